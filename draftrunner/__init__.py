@@ -1,0 +1,1 @@
+"""Drafting, verification and replay, and the services built on them. Imports no `gateway`, no `probes`."""

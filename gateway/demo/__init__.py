@@ -1,0 +1,1 @@
+"""ace demo: real speculation end to end on one machine."""

@@ -1,0 +1,1 @@
+"""Numbers with their evidence: pure functions over counts and times."""

@@ -1,0 +1,1 @@
+"""The registered backends and what is known of them."""

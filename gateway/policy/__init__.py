@@ -1,0 +1,1 @@
+"""Policy: from YAML to a decision with its reasons."""

@@ -1,0 +1,1 @@
+"""Data plane: one request, from the client's bytes to the backend's and back."""

@@ -1,0 +1,1 @@
+"""Shadow: scores finished answers beside the request path."""

@@ -1,0 +1,1 @@
+"""Store: registry, keys and stage records in a database."""

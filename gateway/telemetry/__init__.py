@@ -1,0 +1,1 @@
+"""Telemetry: records and where they go."""

@@ -1,0 +1,1 @@
+"""YAML policies that ship with the gateway, and the generated JSON schema."""
