@@ -7,6 +7,7 @@ GatewayError
 │   ├── NotAllowed             403
 │   ├── UnknownModel           404
 │   ├── UnknownRoute           404
+│   ├── MethodNotAllowed       405
 │   ├── NotFound               404  (control plane)
 │   ├── Conflict               409  (control plane)
 │   ├── BodyTooLarge           413
@@ -17,6 +18,7 @@ GatewayError
 │   ├── BackendBrokeOff        502  the request may have run; never tried again
 │   ├── BackendTimeout         504  the request may have run; never tried again
 │   └── NoBackendUp            503
+├── StoreError                 503  the database cannot be used now; the data plane goes on without it
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
     └── PolicyError
@@ -90,6 +92,16 @@ class UnknownRoute(RequestError):
     """The gateway does not serve this path."""
 
     status, code = 404, "unknown_route"
+
+
+class MethodNotAllowed(RequestError):
+    """The path is served, and not with this method."""
+
+    status, code = 405, "method_not_allowed"
+
+    def __init__(self, method: str, path: str, allowed: str) -> None:
+        super().__init__(f"{path} does not take {method[:20]}. Use {allowed}.")
+        self.headers = (("allow", allowed),)
 
 
 class NotFound(RequestError):
@@ -174,6 +186,19 @@ class NoBackendUp(BackendError):
 
     status, code = 503, "no_backend_up"
     headers = (("retry-after", "5"),)
+
+
+class StoreError(GatewayError):
+    """The database cannot be used now. The data plane goes on without it."""
+
+    status, code, kind = 503, "store_unavailable", "server_error"
+    headers = (("retry-after", "5"),)
+
+    def __init__(self, store: str, cause: str) -> None:
+        super().__init__(
+            f"The store {store} cannot be used: {cause}. "
+            "Look at the disk or the database server, then try again."
+        )
 
 
 class ConfigError(GatewayError):

@@ -20,14 +20,14 @@ class NgramDrafter:
         self._profile = profile
 
     def open(self, prompt: Sequence[int]) -> DraftSession:
-        """Index `prompt` in O(len(prompt) * max_n)."""
+        """Index `prompt`, with at most `max_n` look-ups per token."""
         session = _NgramSession(self._profile)
         session.extend(prompt)
         return session
 
 
 class _NgramSession:
-    """Keeps, for every n, where each n-gram's continuation starts. O(max_n) per token and proposal."""
+    """Keeps where each n-gram's continuation starts: at most `max_n` look-ups per token and proposal."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 
 MAX_LOOKAHEAD = 16
 
@@ -68,41 +83,87 @@ class Facts:
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _one_or_many(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    if isinstance(value, list) and not value:
+        raise PydanticCustomError("empty_list", "one word, or a list that is not empty")
+    return value if isinstance(value, list | tuple) else [value]
 
 
-OneOrMany = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
+Text = Annotated[str, Field(min_length=1)]
+OneOrMany = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_one_or_many, json_schema_input_type=Text | Annotated[list[Text], Field(min_length=1)]),
+]
+Workloads = Annotated[
+    tuple[Workload, ...],
+    BeforeValidator(
+        _one_or_many, json_schema_input_type=Workload | Annotated[list[Workload], Field(min_length=1)]
+    ),
+]
+
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600}
+_DURATION_PATTERN = r"^[0-9]{1,7}[smh]$"
 
 
 def _duration(value: object) -> object:
-    """`90`, `60s`, `10m`, `2h` to seconds; anything else is left for pydantic to refuse."""
-    if isinstance(value, str) and value[:-1].isdigit() and value[-1] in "smh":
-        return int(value[:-1]) * {"s": 1, "m": 60, "h": 3600}[value[-1]]
+    """`60s`, `10m`, `2h` to seconds; a bare number is seconds already."""
+    if isinstance(value, str) and re.fullmatch(_DURATION_PATTERN, value):
+        return int(value[:-1]) * _SECONDS_PER_UNIT[value[-1]]
+    if isinstance(value, str) or value is None:
+        raise PydanticCustomError("duration", "a number of seconds, or 60s, 10m, 2h")
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
+Number = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Fraction = Annotated[Number, Field(ge=0, le=1)]
+Seconds = Annotated[
+    Number,
+    Field(gt=0),
+    BeforeValidator(
+        _duration,
+        json_schema_input_type=Annotated[float, Field(gt=0)]
+        | Annotated[str, Field(pattern=_DURATION_PATTERN)],
+    ),
+]
+
+
+def _mode_word(value: object) -> object:
+    """YAML 1.1 reads a bare `off` as false, and tools that rewrite YAML write it back so: both mean off."""
+    if value is False or (isinstance(value, str) and value.casefold() == Mode.OFF):
+        return Mode.OFF
+    return value
+
+
+ModeWord = Annotated[Mode, BeforeValidator(_mode_word, json_schema_input_type=Mode | Literal[False])]
 
 
 class Match(_Strict):
     """Which requests a rule speaks for; an absent condition holds for every request."""
 
-    model: OneOrMany | None = None
-    tenant: OneOrMany | None = None
-    workload: Annotated[tuple[Workload, ...], BeforeValidator(_one_or_many)] | None = None
-    max_temperature: float | None = Field(default=None, ge=0)
+    model: OneOrMany | SkipJsonSchema[None] = None
+    tenant: OneOrMany | SkipJsonSchema[None] = None
+    workload: Workloads | SkipJsonSchema[None] = None
+    max_temperature: Annotated[Number, Field(ge=0)] | SkipJsonSchema[None] = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_left_empty(cls, value: object) -> object:
+        # A condition whose value was forgotten must not come to hold for every request.
+        if value is None:
+            raise PydanticCustomError("left_empty", "a value, or the key left out")
+        return value
 
     def why_not(self, facts: Facts) -> str | None:
         """The first condition that does not hold, in words; None when all hold."""
-        if self.model and not any(fnmatchcase(facts.model, pattern) for pattern in self.model):
+        if self.model is not None and not any(fnmatchcase(facts.model, pattern) for pattern in self.model):
             return f"model {facts.model!r} is none of {list(self.model)}"
-        if self.tenant and not any(fnmatchcase(facts.tenant, pattern) for pattern in self.tenant):
+        if self.tenant is not None and not any(fnmatchcase(facts.tenant, pattern) for pattern in self.tenant):
             return f"tenant {facts.tenant!r} is none of {list(self.tenant)}"
-        if self.workload and facts.workload not in self.workload:
+        if self.workload is not None and facts.workload not in self.workload:
             return f"workload {facts.workload} is none of {[str(w) for w in self.workload]}"
         if self.max_temperature is not None:
             # An unstated temperature is the server's default, 1 in the OpenAI API.
@@ -112,65 +173,113 @@ class Match(_Strict):
         return None
 
 
+DraftLength = Annotated[int, Field(strict=True, ge=1, le=MAX_LOOKAHEAD)]
+
+
 class Lookahead(_Strict):
     """A range of K; which K is used comes from evidence, `max` until there is any."""
 
-    min: int = Field(default=1, ge=1, le=MAX_LOOKAHEAD)
-    max: int = Field(default=8, ge=1, le=MAX_LOOKAHEAD)
+    min: DraftLength = 1
+    max: DraftLength = 8
 
     @model_validator(mode="after")
     def _ordered(self) -> Lookahead:
         if self.min > self.max:
-            raise ValueError(f"min {self.min} is above max {self.max}")
+            raise PydanticCustomError(
+                "lookahead_order",
+                "has min {low} above max {high}; swap them",
+                {"low": self.min, "high": self.max},
+            )
         return self
+
+
+def _lookahead_shape(value: object) -> str:
+    return "range" if isinstance(value, dict | Lookahead) else "number"
 
 
 class Shadow(_Strict):
     """How much of shadow traffic is measured."""
 
-    sample: float = Field(default=1.0, ge=0, le=1)
-    max_tokens_per_minute: int | None = Field(default=None, ge=1)
+    sample: Fraction = 1.0
+    max_tokens_per_minute: Count | Literal["unlimited"] = "unlimited"
 
 
 class Control(_Strict):
     """Randomised blocks in which every prod-eligible request is served plainly."""
 
     block: Seconds = 60.0
-    fraction: float = Field(default=0.1, ge=0, le=0.5)
+    fraction: Annotated[Number, Field(ge=0, le=0.5)] = 0.1
 
 
 class Prod(_Strict):
     """How prod traffic is driven."""
 
     executor: Literal["auto", "in_engine"] = "auto"
-    share: float = Field(default=1.0, ge=0, le=1)
+    share: Fraction = 1.0
     control: Control = Control()
 
 
-class Rule(_Strict):
-    """One line of a policy."""
+class Defaults(_Strict):
+    """What holds where a rule does not say, and for requests that no rule matches."""
 
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    match: Match = Match()
-    mode: Mode
+    # Before `mode`, so that the check of `mode` can see it.
+    experimental: StrictBool = False
+    mode: ModeWord = Mode.OFF
     draft: Literal["auto", "none", "ngram"] = "auto"
-    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] | Lookahead = 5
+    lookahead: Annotated[
+        Annotated[DraftLength, Tag("number")] | Annotated[Lookahead, Tag("range")],
+        Discriminator(_lookahead_shape),
+    ] = 5
     shadow: Shadow = Shadow()
     prod: Prod = Prod()
-    experimental: bool = False
+
+    @field_validator("mode")
+    @classmethod
+    def _prod_is_asked_for_twice(cls, mode: Mode, info: ValidationInfo) -> Mode:
+        # `experimental` is absent from `info.data` when it was refused itself.
+        if mode is Mode.PROD and info.data.get("experimental") is False:
+            raise PydanticCustomError(
+                "prod_is_experimental",
+                "is prod, which needs `experimental: true` beside it: speculation that stops paying is not "
+                "taken back by itself yet, so somebody has to watch it",
+            )
+        return mode
 
     @property
     def k(self) -> int:
-        """Draft tokens per step that this rule asks for."""
-        return self.lookahead if isinstance(self.lookahead, int) else self.lookahead.max
+        """Draft tokens per step that are asked for."""
+        return self.lookahead.max if isinstance(self.lookahead, Lookahead) else self.lookahead
+
+
+class Rule(Defaults):
+    """One line of a policy."""
+
+    name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    match: Match = Match()
 
 
 class Policy(_Strict):
     """An ordered list of rules; the first that matches decides, `defaults` otherwise."""
 
+    # A top-level key that starts with x- is a free place for YAML anchors; loading drops it.
+    model_config = ConfigDict(json_schema_extra={"patternProperties": {"^x-": {}}})
+
     version: Literal[1]
-    defaults: dict[str, Any] = Field(default_factory=dict)
+    defaults: Defaults = Defaults()
     rules: tuple[Rule, ...] = ()
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _no_look_alike(cls, version: object) -> object:
+        # `true` and `1.0` equal 1 in Python, and only there.
+        if type(version) is not int:
+            raise PydanticCustomError("version", "1")
+        return version
+
+    @cached_property
+    def fallback(self) -> Rule:
+        """`defaults` as the rule for requests that no rule matches."""
+        return Rule(name="default", **dict(self.defaults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,3 +98,12 @@ class StageRecord:
     policy_revision: str = ""
     traceparent: str | None = None
     k_curve: Mapping[str, Mapping[str, Any]] | None = field(default=None)
+
+
+MAX_TEXT = 512
+"""Characters of one text value that leave the process; clients choose some of them."""
+
+
+def clipped(text: str) -> str:
+    """`text` as telemetry shows it: not endless, and valid UTF-8 whatever a client sent."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()

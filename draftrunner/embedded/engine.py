@@ -1,0 +1,213 @@
+"""The one thread that owns the model, and the queue in front of it.
+
+Generations take turns, one forward each, and share no state that an answer depends on: what runs
+beside a request changes when its tokens come, never which.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftrunner.embedded.generation import Ask, Emission, Generation, Mode
+from draftrunner.embedded.metrics import EngineMetrics
+from draftrunner.embedded.prefixes import PrefixStore
+from draftrunner.embedded.target import LanguageModel
+from draftrunner.embedded.text import AnswerText, Decoder
+from draftrunner.model import Drafter
+
+logger = logging.getLogger(__name__)
+
+
+class QueueFull(Exception):
+    """More prompts are waiting than the engine accepts. Nothing of the request was queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The answer cannot be completed. The reason is in the log, not for clients."""
+
+
+Deliver = Callable[[int, Emission | Failure], None]
+"""Receives the index of a prompt and what happened to its answer. Called from the engine's thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much the engine takes on.
+
+    Attributes:
+        running: Most answers that take turns.
+        waiting: Most prompts that wait for a turn.
+    """
+
+    running: int = 8
+    waiting: int = 64
+
+    @property
+    def prompts(self) -> int:
+        """Most prompts at once, in all."""
+        return self.running + self.waiting
+
+
+class Submission:
+    """The prompts of one request, while the engine holds them."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Stop generating before the next forward; nothing more is delivered after that one."""
+        self.cancelled = True
+        self._wake()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """One prompt on its way through the engine."""
+
+    ask: Ask
+    index: int
+    asked: float
+    deliver: Deliver
+    submission: Submission
+    generation: Generation | None = None
+
+
+class Engine:
+    """Answers prompts with one model, until closed.
+
+    Args:
+        model: The target. Used by the engine's thread alone.
+        decode: Turns ids into text. Used by the engine's thread alone.
+        drafter: Proposes for requests in prod mode.
+        prefixes: Keys and values kept between requests.
+        metrics: Told of everything counted.
+        limits: How much to take on before refusing.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: LanguageModel,
+        decode: Decoder,
+        drafter: Drafter,
+        prefixes: PrefixStore,
+        metrics: EngineMetrics,
+        limits: Limits,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.limits = limits
+        self._model = model
+        self._decode = decode
+        self._drafter = drafter
+        self._prefixes = prefixes
+        self._metrics = metrics
+        self._clock = clock
+        self._running: deque[_Job] = deque()
+        self._waiting: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="embedded-engine", daemon=True)
+        metrics.watch_queue(lambda: len(self._running), lambda: len(self._waiting))
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the current forward; what is unfinished fails."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, asks: Sequence[Ask], deliver: Deliver) -> Submission:
+        """Queue the prompts of one request: all of them, or none.
+
+        Raises:
+            QueueFull: There is no room for all of them.
+        """
+        submission = Submission(self._wake)
+        now = self._clock()
+        with self._changed:
+            if len(self._running) + len(self._waiting) + len(asks) > self.limits.prompts:
+                raise QueueFull
+            for index, ask in enumerate(asks):
+                self._waiting.append(
+                    _Job(ask=ask, index=index, asked=now, deliver=deliver, submission=submission)
+                )
+            self._changed.notify()
+        for ask in asks:
+            self._metrics.prompt_accepted(len(ask.prompt))
+        return submission
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            unfinished = self._advance(job)
+            with self._changed:
+                self._running.popleft()
+                if unfinished:
+                    self._running.append(job)
+        for left in (*self._running, *self._waiting):
+            left.deliver(left.index, Failure())
+
+    def _next(self) -> _Job | None:
+        """Wait for the job whose turn it is; it stays in front of the queue. None when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._admit())
+            return None if self._closed else self._running[0]
+
+    def _admit(self) -> bool:
+        """Let go of what was cancelled, fill the free places; say whether there is anything to do."""
+        self._running = deque(job for job in self._running if not job.submission.cancelled)
+        self._waiting = deque(job for job in self._waiting if not job.submission.cancelled)
+        while self._waiting and len(self._running) < self.limits.running:
+            self._running.append(self._waiting.popleft())
+        return bool(self._running)
+
+    def _advance(self, job: _Job) -> bool:
+        """Run one forward for `job`; say whether it has more to do."""
+        try:
+            emission = self._emission(job)
+        except Exception:
+            logger.exception("Generating an answer failed")
+            job.deliver(job.index, Failure())
+            return False
+        if emission is None:
+            return True
+        self._metrics.emitted(len(emission.token_ids))
+        job.deliver(job.index, emission)
+        return emission.finish is None
+
+    def _emission(self, job: _Job) -> Emission | None:
+        if job.generation is None:
+            job.generation = self._begin(job)
+        was_prefilling = job.generation.prefilling
+        emission = job.generation.advance()
+        if was_prefilling and not job.generation.prefilling:
+            self._prefixes.keep(job.ask.prompt, job.generation.cache)
+        return emission
+
+    def _begin(self, job: _Job) -> Generation:
+        ask = job.ask
+        known = self._prefixes.find(ask.prompt)
+        return Generation(
+            ask,
+            target=self._model.target(self._model.empty_cache() if known is None else known),
+            session=self._drafter.open(ask.prompt) if ask.mode is Mode.PROD else None,
+            text=AnswerText(self._decode, ask.stop_strings),
+            asked=job.asked,
+            clock=self._clock,
+            observe_pass=self._metrics.pass_done,
+        )

@@ -1,0 +1,153 @@
+"""Replay: scores a finished answer as if it had been speculated, for every K at once (design.md 8).
+
+At each position the drafter proposes from the true context. A proposal made there is accepted exactly
+as far as it agrees with the answer, because up to that point the drafter saw its own tokens. What one
+live run would have counted is then a walk over these agreements, so one pass answers for every K. The
+counting here shares nothing with `draftrunner.loop`: each is the other's test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from draftrunner.model import Drafter
+
+UNKNOWN_ID = -1
+"""Stands in an answer for a token that was emitted but whose id is not known. No draft equals it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a live run with lookahead `k` would have counted (design.md 9). Undefined rates are None.
+
+    Attributes:
+        k: Most draft tokens per pass.
+        decode_tokens: Tokens that the passes emitted: the answer without its first token, which
+            comes from prefill.
+        passes: Decode forwards of the target.
+        per_step_drafted: For each step (a pass that verified at least one draft), its draft tokens.
+            The last step's count in full.
+        per_step_accepted: For each step, the draft tokens that were emitted; never the correction
+            or bonus token.
+    """
+
+    k: int
+    decode_tokens: int
+    passes: int
+    per_step_drafted: tuple[int, ...]
+    per_step_accepted: tuple[int, ...]
+
+    @property
+    def steps(self) -> int:
+        """Passes that verified at least one draft."""
+        return len(self.per_step_drafted)
+
+    @property
+    def draft_tokens(self) -> int:
+        """Proposed draft tokens, over all steps."""
+        return sum(self.per_step_drafted)
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Accepted draft tokens, over all steps."""
+        return sum(self.per_step_accepted)
+
+    @property
+    def accepted_by_position(self) -> tuple[int, ...]:
+        """`k` entries; entry i counts the steps that accepted at least i+1 drafts."""
+        return tuple(sum(accepted > i for accepted in self.per_step_accepted) for i in range(self.k))
+
+    @property
+    def passes_by_drafts(self) -> dict[int, int]:
+        """How many passes verified how many drafts; plain passes stand under 0. No zero entries."""
+        drafts_in_pass = [0] * (self.passes - self.steps) + list(self.per_step_drafted)
+        return dict(sorted(Counter(drafts_in_pass).items()))
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over proposed draft tokens; None when nothing was proposed."""
+        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """1 + accepted / steps; None without a step."""
+        return 1 + self.accepted_tokens / self.steps if self.steps else None
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Tokens that a pass emitted on average, so 1 for plain decoding; None without a pass."""
+        return self.decode_tokens / self.passes if self.passes else None
+
+
+class _Position(NamedTuple):
+    """What a pass that starts at one position of the answer finds."""
+
+    drafted: int
+    agreeing: int
+
+
+def replay(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, ks: Iterable[int]
+) -> dict[int, Replayed]:
+    """Score `answer_ids` as if it had been generated with each lookahead in `ks`.
+
+    Exact for greedy and for sampled answers, given a drafter that keeps the promises of
+    `draftrunner.model.DraftSession`. Pure.
+
+    Args:
+        prompt_ids: The prompt, as the target saw it.
+        answer_ids: Every generated token, an end-of-sequence included; UNKNOWN_ID for one whose id
+            is not known.
+        drafter: Proposes from the target's token ids.
+        ks: Lookaheads to answer for. The drafter is asked once per position for the largest.
+    """
+    lookaheads = sorted(set(ks))
+    if not lookaheads:
+        return {}
+    positions = _teacher_forced(prompt_ids, answer_ids, drafter, lookaheads[-1])
+    return {k: _walk(positions, k) for k in lookaheads}
+
+
+def _teacher_forced(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int
+) -> list[_Position]:
+    """One entry per answer token that a pass may start with: all but the first, which is prefill's."""
+    session = drafter.open(prompt_ids)
+    positions: list[_Position] = []
+    for start in range(1, len(answer_ids)):
+        session.extend(answer_ids[start - 1 : start])
+        draft = session.propose(k)
+        positions.append(_Position(len(draft), _agreeing(draft, answer_ids[start : start + len(draft)])))
+    return positions
+
+
+def _agreeing(draft: Sequence[int], answer: Sequence[int]) -> int:
+    """Length of the longest common prefix; it ends with the answer."""
+    for length, (proposed, actual) in enumerate(zip(draft, answer, strict=False)):
+        if proposed != actual or actual == UNKNOWN_ID:
+            return length
+    return min(len(draft), len(answer))
+
+
+def _walk(positions: Sequence[_Position], k: int) -> Replayed:
+    """Follow one run: each pass emits what it accepted and one token more, as far as the answer goes."""
+    drafted: list[int] = []
+    accepted: list[int] = []
+    passes = start = 0
+    while start < len(positions):
+        passes += 1
+        agreeing = min(positions[start].agreeing, k)
+        if in_pass := min(positions[start].drafted, k):
+            drafted.append(in_pass)
+            accepted.append(agreeing)
+        start += agreeing + 1
+    return Replayed(
+        k=k,
+        decode_tokens=len(positions),
+        passes=passes,
+        per_step_drafted=tuple(drafted),
+        per_step_accepted=tuple(accepted),
+    )

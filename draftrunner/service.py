@@ -1,0 +1,345 @@
+"""The draft runner's HTTP front: replays finished answers for a gateway, and stays joined to it.
+
+ServiceError                    answered in OpenAI's error shape
+├── InvalidRequest         400
+├── Unauthorised           401
+├── RequestTooLarge        413
+└── Busy                   503  with Retry-After
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import importlib.metadata
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any
+
+import fastapi
+import orjson
+import uvicorn
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from draftrunner.drafters import DRAFTERS
+from draftrunner.errors import StartError
+from draftrunner.join import joined
+from draftrunner.model import MAX_LOOKAHEAD
+from draftrunner.profiles import PROFILES
+from draftrunner.replay import UNKNOWN_ID, Replayed, replay
+
+MAX_IDS = 131_072
+"""Most prompt and answer ids, together, in one replay."""
+
+MAX_BODY_BYTES = 2 * 1024 * 1024
+"""Room for MAX_IDS ids of 15 characters each."""
+
+REPLAYS_AT_ONCE = 2
+"""A replay holds memory in proportion to its ids, so more at once are refused rather than queued."""
+
+logger = logging.getLogger(__name__)
+
+
+class ServiceError(Exception):
+    """Base of the tree.
+
+    Attributes:
+        status: HTTP status of the answer.
+        code: Machine-readable name.
+        kind: OpenAI's `error.type`.
+        headers: Extra response headers.
+    """
+
+    status, code, kind = 500, "internal_error", "server_error"
+    headers: Mapping[str, str] = {}
+
+
+class InvalidRequest(ServiceError):
+    """The body is not what the route takes; the message says where and what is allowed."""
+
+    status, code, kind = 400, "invalid_request", "invalid_request_error"
+
+
+class Unauthorised(ServiceError):
+    """No runner token, or another one."""
+
+    status, code, kind = 401, "invalid_runner_token", "authentication_error"
+    headers: Mapping[str, str] = {"www-authenticate": "Bearer"}
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Send `Authorization: Bearer TOKEN` with the token that this runner was started with."
+        )
+
+
+class RequestTooLarge(ServiceError):
+    """More bytes or ids than one replay may hold."""
+
+    status, code, kind = 413, "request_too_large", "invalid_request_error"
+
+
+class Busy(ServiceError):
+    """As many replays are running as may."""
+
+    status, code = 503, "runner_busy"
+    headers: Mapping[str, str] = {"retry-after": "1"}
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"This runner replays {limit} answers at once, and is doing so. Try again in a second."
+        )
+
+
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+AnswerId = Annotated[int, Field(strict=True, ge=UNKNOWN_ID, lt=2**31)]
+Lookahead = Annotated[int, Field(strict=True, ge=1, le=MAX_LOOKAHEAD)]
+
+
+class ReplayRequest(BaseModel):
+    """Body of `POST /v1/replay`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # FailFast: a body of nothing but wrong ids must not cost an error object for each.
+    prompt_ids: Annotated[list[TokenId], FailFast()]
+    answer_ids: Annotated[list[AnswerId], FailFast()]
+    drafter: str
+    profile: str
+    ks: Annotated[list[Lookahead], FailFast(), Field(min_length=1, max_length=MAX_LOOKAHEAD)]
+
+
+class Slots:
+    """Counts what runs at once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold a slot for the enclosed block, or raise Busy at once."""
+        if self._taken >= self._limit:
+            raise Busy(self._limit)
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
+
+
+def create_app(
+    *,
+    token: str,
+    version: str,
+    background: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+    replays_at_once: int = REPLAYS_AT_ONCE,
+) -> fastapi.FastAPI:
+    """Make the service as an ASGI app.
+
+    Args:
+        token: What callers must send as bearer token, everywhere but on /healthz.
+        version: What /v1/info says.
+        background: Entered when the app starts and left when it stops.
+        replays_at_once: Further replays are answered 503.
+    """
+    app = fastapi.FastAPI(
+        openapi_url=None,
+        lifespan=lambda _: background(),
+        exception_handlers={
+            ServiceError: _answer_service_error,
+            HTTPException: _answer_http_exception,
+            Exception: _answer_bug,
+        },
+    )
+    slots = Slots(replays_at_once)
+    authorised = [fastapi.Depends(_bearer_check(token))]
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/v1/info", dependencies=authorised)
+    async def info() -> dict[str, Any]:
+        return {
+            "version": version,
+            "drafters": sorted(DRAFTERS),
+            "profiles": sorted(PROFILES),
+            "device": "cpu",
+        }
+
+    @app.post("/v1/replay", dependencies=authorised)
+    async def replay_answer(request: fastapi.Request) -> fastapi.Response:
+        body = await _read_body(request)
+        with slots.taken():
+            content = await asyncio.to_thread(replay_body, body)
+        return fastapi.Response(content, media_type="application/json")
+
+    return app
+
+
+def replay_body(body: bytes) -> bytes:
+    """Answer the JSON of a `/v1/replay` body with the JSON of its curve, or raise a ServiceError."""
+    asked = _parsed(body)
+    drafter = DRAFTERS[asked.drafter](PROFILES[asked.profile])
+    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks)
+    return orjson.dumps(
+        {
+            "drafter": asked.drafter,
+            "profile": asked.profile,
+            "curve": {str(k): _curve_entry(replayed) for k, replayed in curve.items()},
+        }
+    )
+
+
+def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
+    """Serve until stopped.
+
+    Args:
+        host: Address to listen on. With a wildcard address, a gateway is told this machine's name.
+        port: 0 takes a free one; the log says which.
+        gateway: Base URL of the gateway to join, and to stay joined to; None joins none.
+        token: The runner token, shared with the gateway.
+
+    Raises:
+        StartError: The address cannot be listened on.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each heartbeat
+    version = importlib.metadata.version("ace-gateway")
+    with _listener(host, port) as listener:
+        url = _own_url(host, listener.getsockname()[1])
+        announcement = {
+            "url": url,
+            "node": socket.gethostname(),
+            "drafters": sorted(DRAFTERS),
+            "version": version,
+        }
+
+        def background() -> AbstractAsyncContextManager[None]:
+            if gateway is None:
+                return contextlib.nullcontext()
+            return joined(gateway=gateway, token=token, announcement=announcement)
+
+        app = create_app(token=token, version=version, background=background)
+        logger.info("draft runner listening on %s", url)
+        # Longer than the gateway keeps idle connections, so that the runner never closes one in use.
+        config = uvicorn.Config(app, log_config=None, log_level="warning", timeout_keep_alive=60)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {host} port {port}: {error.strerror}. Choose others with --host and --port."
+        ) from error
+
+
+def _own_url(host: str, port: int) -> str:
+    reachable = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _bearer_check(token: str) -> Callable[[fastapi.Request], Awaitable[None]]:
+    expected = f"Bearer {token}".encode()
+
+    async def check(request: fastapi.Request) -> None:
+        sent = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(sent, expected):
+            raise Unauthorised
+
+    return check
+
+
+async def _read_body(request: fastapi.Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise RequestTooLarge(
+                    f"The body is larger than {MAX_BODY_BYTES} bytes. One replay takes {MAX_IDS} ids at most."
+                )
+    except ClientDisconnect:
+        raise InvalidRequest("The connection ended before the body did.") from None
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> ReplayRequest:
+    try:
+        asked = ReplayRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidRequest(_complaints(error)) from None
+    ids = len(asked.prompt_ids) + len(asked.answer_ids)
+    if ids > MAX_IDS:
+        raise RequestTooLarge(
+            f"prompt_ids and answer_ids hold {ids} ids. One replay takes {MAX_IDS} at most."
+        )
+    if UNKNOWN_ID in asked.answer_ids[:-1]:
+        raise InvalidRequest(
+            f"answer_ids.{asked.answer_ids.index(UNKNOWN_ID)}: {UNKNOWN_ID} stands for an unknown id and may "
+            "only be the last, because a drafter continues from those before it."
+        )
+    _check_known("drafter", asked.drafter, DRAFTERS)
+    _check_known("profile", asked.profile, PROFILES)
+    return asked
+
+
+def _complaints(error: ValidationError) -> str:
+    """What is wrong where, without the values sent; cut short, because unknown fields may be many and long."""
+    complaints = "; ".join(
+        f"{'.'.join(map(str, complaint['loc'])) or 'body'}: {complaint['msg']}"
+        for complaint in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+    return complaints[:1000]
+
+
+def _check_known(field: str, name: str, table: Mapping[str, object]) -> None:
+    if name not in table:
+        raise InvalidRequest(f"{field}: {name[:100]!r} is not known. Allowed: {', '.join(sorted(table))}.")
+
+
+def _curve_entry(replayed: Replayed) -> dict[str, Any]:
+    return {
+        "passes": replayed.passes,
+        "steps": replayed.steps,
+        "draft_tokens": replayed.draft_tokens,
+        "accepted_tokens": replayed.accepted_tokens,
+        "accepted_by_position": replayed.accepted_by_position,
+        "passes_by_drafts": {str(drafts): passes for drafts, passes in replayed.passes_by_drafts.items()},
+        "tokens_per_pass": replayed.tokens_per_pass,
+        "acceptance_rate": replayed.acceptance_rate,
+        "mean_acceptance_length": replayed.mean_acceptance_length,
+        "per_step_drafted": replayed.per_step_drafted,
+        "per_step_accepted": replayed.per_step_accepted,
+    }
+
+
+async def _answer_service_error(_: fastapi.Request, error: ServiceError) -> fastapi.Response:
+    return _error(str(error), error.status, error.code, error.kind, error.headers)
+
+
+async def _answer_http_exception(request: fastapi.Request, error: HTTPException) -> fastapi.Response:
+    message = (
+        f"{request.method} {request.url.path[:200]} is not served here ({error.detail}). "
+        "Routes: GET /healthz, GET /v1/info, POST /v1/replay."
+    )
+    return _error(message, error.status_code, "unknown_route", "invalid_request_error", error.headers or {})
+
+
+async def _answer_bug(_: fastapi.Request, __: Exception) -> fastapi.Response:
+    message = "The draft runner failed on this request. Its log has the details."
+    # The exception goes on to the server, which closes the connection: the client must not reuse it.
+    headers = {"connection": "close"}
+    return _error(message, ServiceError.status, ServiceError.code, ServiceError.kind, headers)
+
+
+def _error(message: str, status: int, code: str, kind: str, headers: Mapping[str, str]) -> fastapi.Response:
+    content = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return fastapi.Response(orjson.dumps(content), status, headers, media_type="application/json")

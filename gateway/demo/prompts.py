@@ -1,0 +1,35 @@
+"""The demo's prompts: one YAML file for each workload, shipped inside the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
+
+WORKLOADS = ("code", "rag", "summarise", "chat", "creative")
+_CALIBRATION = "calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One user message, and the workload that it stands for."""
+
+    workload: str
+    name: str
+    text: str
+
+
+def load_prompts(per_workload: int | None = None) -> tuple[Prompt, ...]:
+    """The prompts of every workload, in order; only the first `per_workload` of each if given."""
+    return tuple(prompt for workload in WORKLOADS for prompt in _read(workload)[:per_workload])
+
+
+def calibration_prompts() -> tuple[Prompt, ...]:
+    """Prompts that pass times are measured on; none of them is among those that are predicted."""
+    return tuple(_read(_CALIBRATION))
+
+
+def _read(workload: str) -> list[Prompt]:
+    text = files("gateway.demo").joinpath("prompts", f"{workload}.yaml").read_text(encoding="utf-8")
+    return [Prompt(workload, entry["name"], entry["user"]) for entry in yaml.safe_load(text)]

@@ -1,0 +1,58 @@
+"""The multiplier that a replay predicts, from pass counts and measured pass times (design.md 9)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted multiplier, or the reason why there is none."""
+
+    value: float | None
+    reason: str | None = None
+
+
+def predicted_multiplier(
+    decode_tokens: int, passes_by_drafts: Mapping[int, int], pass_seconds: Mapping[int, float]
+) -> Prediction:
+    """Plain decode time over speculated decode time for the same tokens.
+
+    Args:
+        decode_tokens: Tokens after the first emission; a plain server takes one pass for each.
+        passes_by_drafts: Drafts in a pass to how many such passes the speculated answer takes.
+        pass_seconds: Tokens fed in a pass (1 + drafts) to its measured seconds, drafting and round
+            trip included. Widths between two measured ones are interpolated; others are refused.
+    """
+    if decode_tokens <= 0 or not any(passes_by_drafts.values()):
+        return Prediction(None, "no decode pass was replayed")
+    widths = {1, *(1 + drafts for drafts, passes in passes_by_drafts.items() if passes)}
+    unknown = sorted(width for width in widths if not _within(width, pass_seconds))
+    if unknown:
+        measured = ", ".join(map(str, sorted(pass_seconds))) or "none"
+        return Prediction(
+            None,
+            f"no pass time for {', '.join(map(str, unknown))} tokens per pass (measured: {measured}); "
+            "pass times are not extrapolated",
+        )
+    speculated = sum(
+        passes * _seconds(1 + drafts, pass_seconds) for drafts, passes in passes_by_drafts.items() if passes
+    )
+    return Prediction(decode_tokens * _seconds(1, pass_seconds) / speculated)
+
+
+def _within(width: int, pass_seconds: Mapping[int, float]) -> bool:
+    return bool(pass_seconds) and min(pass_seconds) <= width <= max(pass_seconds)
+
+
+def _seconds(width: int, pass_seconds: Mapping[int, float]) -> float:
+    """The measured time, or the straight line between the two measured neighbours."""
+    if width in pass_seconds:
+        return pass_seconds[width]
+    measured = sorted(pass_seconds)
+    upper = bisect_left(measured, width)
+    low, high = measured[upper - 1], measured[upper]
+    share = (width - low) / (high - low)
+    return pass_seconds[low] * (1 - share) + pass_seconds[high] * share

@@ -1,0 +1,84 @@
+"""The `in_engine` contract: `vllm_xargs: {"ace_mode": ..., "ace_k": ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from gateway.policy.model import Action, Decision
+from gateway.proxy.dialects.model import Spelling
+from gateway.proxy.intake import InferenceRequest
+from gateway.proxy.json_text import insert_members, members, replace_members
+
+EXECUTOR = "in_engine"
+_XARGS = "vllm_xargs"
+_OURS = "ace_"
+_STREAM = "stream_options"
+_USAGE_AT_THE_END = {"include_usage": b"true", "continuous_usage_stats": b"false"}
+
+
+def spell(request: InferenceRequest, decision: Decision) -> Spelling:
+    """Say what was decided. A client's own `ace_*` never reaches the engine.
+
+    Control says `off` aloud, because a server may have another default, and asks for the same numbers as
+    speculation does.
+    """
+    said = _words(decision)
+    given = request.editable.get(_XARGS)
+    if not (given is None or isinstance(given, dict)):
+        return Spelling(body=request.body)  # for the engine to refuse
+    if said is None and not any(name.startswith(_OURS) for name in given or ()):
+        return Spelling(body=request.body)
+    changes = {_XARGS: _xargs(request, said or {})}
+    asks = said is not None and _has_to_ask_for_usage(request)
+    if asks:
+        changes[_STREAM] = _stream_options(request)
+    return Spelling(body=_changed(request, changes), edited=said is not None, hides_usage=asks)
+
+
+def _words(decision: Decision) -> Mapping[str, object] | None:
+    if decision.executor == EXECUTOR and decision.action is Action.SPECULATE:
+        return {"ace_mode": "prod", "ace_k": decision.k}
+    if decision.executor == EXECUTOR and decision.action is Action.CONTROL:
+        return {"ace_mode": "off"}
+    return None
+
+
+def _xargs(request: InferenceRequest, said: Mapping[str, object]) -> bytes:
+    """The client's own engine arguments, as written, and ours."""
+    given = _value(request, _XARGS)
+    kept = [given[m.start : m.end] for m in members(given) if not m.name.startswith(_OURS)]
+    ours = [orjson.dumps(name) + b":" + orjson.dumps(value) for name, value in said.items()]
+    return b"{" + b",".join([*kept, *ours]) + b"}"
+
+
+def _has_to_ask_for_usage(request: InferenceRequest) -> bool:
+    options = request.editable.get(_STREAM)
+    if not request.facts.stream or not (options is None or isinstance(options, dict)):
+        return False
+    return not (options or {}).get("include_usage")
+
+
+def _stream_options(request: InferenceRequest) -> bytes:
+    """Usage once, at the end: on every chunk it would be seen by a client that asked for none."""
+    given = request.editable.get(_STREAM)
+    if not isinstance(given, dict):
+        return b'{"include_usage":true}'
+    text = _value(request, _STREAM)
+    stated = {name: value for name, value in _USAGE_AT_THE_END.items() if name in given}
+    missing = {} if "include_usage" in given else {"include_usage": b"true"}
+    return insert_members(replace_members(text, stated), missing)
+
+
+def _value(request: InferenceRequest, name: str) -> bytes:
+    """The member's value as written; nothing when the body has none. Of duplicates the last counts."""
+    if name not in request.editable:
+        return b""
+    return [request.body[m.value : m.end] for m in members(request.body) if m.name == name][-1]
+
+
+def _changed(request: InferenceRequest, changes: Mapping[str, bytes]) -> bytes:
+    there = {name: value for name, value in changes.items() if name in request.editable}
+    new = {name: value for name, value in changes.items() if name not in request.editable}
+    return insert_members(replace_members(request.body, there) if there else request.body, new)

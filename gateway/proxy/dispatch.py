@@ -1,0 +1,162 @@
+"""Chooses a backend, asks it, and asks another only where the request cannot have run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.errors import (
+    BackendError,
+    BackendHungUp,
+    BackendUnreachable,
+    MalformedRequest,
+    NoBackendUp,
+    UnknownModel,
+)
+from gateway.fleet.model import Backend, BackendState, FleetSnapshot
+from gateway.policy.decide import decide
+from gateway.policy.model import Action, Decision, Facts
+from gateway.proxy.exchange import Attempt, Exchange
+from gateway.proxy.headers import to_backend
+from gateway.proxy.retry_budget import RetryBudget
+from gateway.proxy.upstream import BackendPool, Call, Reply
+
+_BUSY = frozenset({429, 503})
+"""Answers that say the request was not run."""
+_EDIT_REFUSED = frozenset({400, 422, 500})
+"""Answers that a word of ours in the request may have caused."""
+
+
+class Dispatcher:
+    """Opens the call that answers a request.
+
+    Args:
+        pool: Connections.
+        budget: Retries that are left.
+        report_unreachable: Told a backend's name and why it could not be reached.
+        now: Unix time.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool: BackendPool,
+        budget: RetryBudget,
+        report_unreachable: Callable[[str, str], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._pool = pool
+        self._budget = budget
+        self._report_unreachable = report_unreachable
+        self._now = now
+
+    async def open(self, exchange: Exchange, backends: tuple[Backend, ...]) -> Reply:
+        """The answer's head, from the first of `backends` that gives one. `exchange` tells which it was.
+
+        Args:
+            exchange: The request; its attempt and retries are kept up to date.
+            backends: Those that could serve it, up or not; not empty.
+
+        Raises:
+            BackendError: The last one's failure.
+        """
+        self._budget.earn()
+        queue = self._by_load(backends)
+        if not queue:
+            self._plan(exchange, backends[0])
+            raise _none_up(exchange.request.facts.model, backends)
+        fresh = False
+        while True:
+            attempt = self._plan(exchange, queue.popleft())
+            try:
+                reply = await self._ask(exchange, attempt, fresh=fresh)
+            except BackendError as error:
+                if isinstance(error, BackendUnreachable):
+                    self._report_unreachable(attempt.backend.name, str(error))
+                if isinstance(error, BackendHungUp):
+                    fresh = True
+                    # With no other backend to ask, the same one again on a new connection.
+                    queue = queue or deque([attempt.backend])
+                if not (error.try_another_backend and queue and self._budget.spend()):
+                    raise
+            else:
+                if not (reply.status in _BUSY and queue and self._budget.spend()):
+                    return reply
+                reply.close()
+            exchange.access.retries += 1
+
+    def _by_load(self, backends: tuple[Backend, ...]) -> deque[Backend]:
+        up = [backend for backend in backends if backend.state is BackendState.UP]
+        return deque(sorted(up, key=lambda backend: self._pool.in_flight(backend.name)))
+
+    def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
+        decision = decide(exchange.policy.policy, exchange.request.facts, backend, self._now())
+        return exchange.plan(decision, backend)
+
+    async def _ask(self, exchange: Exchange, attempt: Attempt, *, fresh: bool) -> Reply:
+        if exchange.access.overhead_s is None:
+            exchange.access.overhead_s = exchange.since_read()
+        attempt.reply = await self._pool.open(attempt.backend, _call(exchange, attempt), fresh=fresh)
+        if not (attempt.spelling.edited and attempt.reply.status in _EDIT_REFUSED):
+            return attempt.reply
+        attempt.reply.close()
+        exchange.access.retries += 1
+        return await self._ask_plainly(exchange, attempt)
+
+    async def _ask_plainly(self, exchange: Exchange, refused: Attempt) -> Reply:
+        plain = exchange.plan(_bypass(refused.decision, "executor_failed"), refused.backend)
+        plain.reply = await self._pool.open(plain.backend, _call(exchange, plain), fresh=True)
+        if plain.reply.status >= 400:
+            # So it was not our edit: the client's request is at fault, or the backend.
+            plain.decision = _bypass(refused.decision, "backend_error")
+        return plain.reply
+
+
+def serving(facts: Facts, fleet: FleetSnapshot) -> tuple[Backend, ...]:
+    """The backends that a request could go to, up or not; never empty.
+
+    Raises:
+        UnknownModel: None lists the model.
+        MalformedRequest: The request names no model, and there is not exactly one backend.
+    """
+    if facts.model or facts.endpoint != "other":
+        if found := fleet.serving(facts.model):
+            return found
+        raise UnknownModel(facts.model, fleet_models(fleet))
+    if len(fleet.backends) == 1:
+        return fleet.backends
+    raise MalformedRequest(
+        f"This route is passed through to one backend, and {len(fleet.backends)} are registered. "
+        "Say which: send a JSON body whose `model` one of them lists."
+    )
+
+
+def fleet_models(fleet: FleetSnapshot) -> tuple[str, ...]:
+    """Every model that a registered backend lists."""
+    return tuple(sorted({model for backend in fleet.backends for model in backend.models}))
+
+
+def _bypass(decision: Decision, reason: str) -> Decision:
+    line = f"{decision.rule}: the engine refused the request as it was edited, so it was sent as it came"
+    return replace(
+        decision, action=Action.BYPASS, reason=reason, executor=None, trail=(*decision.trail, line)
+    )
+
+
+def _call(exchange: Exchange, attempt: Attempt) -> Call:
+    request = exchange.request
+    return Call(
+        method=request.method,
+        target=request.target,
+        headers=to_backend(request.headers, request.facts.request_id, readable=attempt.spelling.edited),
+        body=attempt.spelling.body,
+    )
+
+
+def _none_up(model: str, backends: tuple[Backend, ...]) -> NoBackendUp:
+    names = ", ".join(repr(backend.name) for backend in backends)
+    served = f"the model {model!r}" if model else "this route"
+    return NoBackendUp(
+        f"No backend that serves {served} is up: {names}. Try again soon; `ace backends show NAME` says why."
+    )

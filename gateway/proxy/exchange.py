@@ -1,0 +1,66 @@
+"""One request on its way: what is known of it so far, for the records that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.fleet.model import Backend
+from gateway.policy.load import LoadedPolicy
+from gateway.policy.model import Decision
+from gateway.proxy.dialects import DIALECTS, Spelling
+from gateway.proxy.intake import InferenceRequest
+from gateway.proxy.upstream import Reply
+from gateway.proxy.witness import Bystander, Witness, witness_for
+from gateway.telemetry.record import AccessRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One backend asked, or about to be. `reply` is None while there is no answer."""
+
+    backend: Backend
+    decision: Decision
+    spelling: Spelling
+    reply: Reply | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request for a backend, from intake to its records.
+
+    Attributes:
+        policy: The one in force when the request was read; it is kept to the end.
+        since_read: Seconds since the whole body was here.
+        attempt: The latest; None before the first.
+        witness: Sees the answer.
+    """
+
+    request: InferenceRequest
+    policy: LoadedPolicy
+    access: AccessRecord
+    since_read: Callable[[], float]
+    attempt: Attempt | None = None
+    witness: Witness = field(default_factory=Bystander)
+
+    def plan(self, decision: Decision, backend: Backend) -> Attempt:
+        """Make the next attempt: the decision, spelled in the backend's dialect."""
+        self.attempt = Attempt(
+            backend=backend,
+            decision=decision,
+            spelling=DIALECTS[backend.kind](self.request, decision),
+        )
+        self.access.backend = backend.name
+        self.access.rule = decision.rule
+        self.access.mode = str(decision.mode)
+        self.access.action = str(decision.action)
+        return self.attempt
+
+    def call_witness(self, reply: Reply, limit: int) -> Witness:
+        """The witness that the latest attempt's action needs for its answer."""
+        if self.attempt is not None:
+            spelling = self.attempt.spelling
+            self.witness = witness_for(
+                self.attempt.decision, reply, hides_usage=spelling.hides_usage, limit=limit
+            )
+        return self.witness

@@ -1,0 +1,192 @@
+"""One stage record for each shadow or prod request, at its end, whatever that was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.evidence.engine_metrics import EngineNumbers, read_engine_metrics
+from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook, temperature_band
+from gateway.policy.decide import decide
+from gateway.policy.model import Action, Mode
+from gateway.proxy.exchange import Attempt, Exchange
+from gateway.proxy.relay import COMPLETED
+from gateway.proxy.witness import BodyMeter, StreamMeter, Tee
+from gateway.shadow.answer import FinishedAnswer
+from gateway.telemetry.record import StageRecord
+
+_ARMS: Mapping[Action, Arm] = {Action.SPECULATE: "spec", Action.CONTROL: "control"}
+
+
+class StageSink(Protocol):
+    """Takes stage records."""
+
+    def stage(self, record: StageRecord) -> None:
+        """Take one; never raises."""
+
+
+class Feed(Protocol):
+    """Takes finished answers of shadow requests, and leaves their stage records."""
+
+    def offer(self, answer: FinishedAnswer) -> None:
+        """Take one; never waits."""
+
+
+class Stages:
+    """Ends a request's `speculative_decoding` stage.
+
+    Args:
+        sink: Takes the records of prod requests.
+        feed: Takes the answers of shadow requests.
+        book: Speeds so far; learns this request's.
+        now: Unix time.
+    """
+
+    def __init__(
+        self, *, sink: StageSink, feed: Feed, book: MultiplierBook, now: Callable[[], float]
+    ) -> None:
+        self._sink = sink
+        self._feed = feed
+        self._book = book
+        self._now = now
+
+    def end(self, exchange: Exchange) -> None:
+        """Leave what the request's mode asks for; off leaves nothing."""
+        attempt = exchange.attempt
+        if attempt is None or attempt.decision.mode is Mode.OFF:
+            return
+        if attempt.decision.mode is Mode.SHADOW:
+            self._feed.offer(_finished(exchange, attempt))
+        else:
+            self._sink.stage(self._prod_record(exchange, attempt))
+
+    def _prod_record(self, exchange: Exchange, attempt: Attempt) -> StageRecord:
+        facts, decision = exchange.request.facts, attempt.decision
+        arm = _ARMS.get(decision.action)
+        measured = _measure(exchange, attempt) if arm else _Measured(why_not=decision.reason)
+        multiplier, why_no_multiplier = self._multiplier(exchange, attempt, arm, measured)
+        numbers = measured.numbers
+        return StageRecord(
+            request_id=facts.request_id,
+            at=exchange.access.started_at,
+            mode=str(decision.mode),
+            action=str(decision.action),
+            model=facts.model,
+            backend=attempt.backend.name,
+            rule=decision.rule,
+            tenant=facts.tenant,
+            workload=str(facts.workload),
+            reason=decision.reason or measured.why_not,
+            drafter=decision.drafter,
+            executor=decision.executor,
+            source=None if numbers.completion_tokens is None else "engine",
+            profile=measured.profile,
+            k=decision.k,
+            passes=numbers.passes,
+            steps=numbers.steps,
+            draft_tokens=numbers.draft_tokens,
+            accepted_tokens=numbers.accepted_tokens,
+            accepted_by_position=numbers.accepted_by_position,
+            acceptance_rate=numbers.acceptance_rate,
+            mean_acceptance_length=numbers.mean_acceptance_length,
+            prompt_tokens=numbers.prompt_tokens,
+            completion_tokens=numbers.completion_tokens,
+            decode_tokens=numbers.decode_tokens,
+            decode_seconds=numbers.decode_seconds,
+            tokens_per_second=numbers.tokens_per_second,
+            multiplier=multiplier,
+            multiplier_reason=why_no_multiplier,
+            control_kind="switchback" if arm else None,
+            temperature=facts.temperature,
+            policy_revision=exchange.policy.revision,
+            traceparent=exchange.access.traceparent,
+        )
+
+    def _multiplier(
+        self, exchange: Exchange, attempt: Attempt, arm: Arm | None, measured: _Measured
+    ) -> tuple[float | None, str | None]:
+        """The bucket's multiplier with this request in it, or why there is none."""
+        numbers = measured.numbers
+        if arm is None or measured.why_not:
+            return None, measured.why_not
+        if self._spans_a_switch(exchange, attempt):
+            return None, "spans_a_switch"
+        bucket = _bucket(exchange, attempt)
+        timed = numbers.tokens_per_second is not None
+        if timed and numbers.decode_tokens is not None and numbers.decode_seconds is not None:
+            self._book.observe(bucket, arm, numbers.decode_tokens, numbers.decode_seconds)
+        estimate = self._book.estimate(bucket)
+        return estimate.value, estimate.reason
+
+    def _spans_a_switch(self, exchange: Exchange, attempt: Attempt) -> bool:
+        """Whether the backend has gone from speculating to control, or back, since the request began."""
+        today = decide(exchange.policy.policy, exchange.request.facts, attempt.backend, self._now())
+        return today.action is not attempt.decision.action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What the engine said of an answer, and why that is not everything."""
+
+    numbers: EngineNumbers = field(default_factory=EngineNumbers)
+    profile: str | None = None
+    why_not: str | None = None
+
+
+def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
+    if failure := _failure(exchange, attempt):
+        return _Measured(why_not=failure)
+    witness = exchange.witness
+    if not isinstance(witness, BodyMeter | StreamMeter):
+        return _Measured(why_not="encoded_answer")
+    numbers = read_engine_metrics(witness.usage, witness.metrics)
+    metrics = witness.metrics if isinstance(witness.metrics, dict) else {}
+    counts = metrics.get("speculative_decoding")
+    profile = counts.get("profile") if isinstance(counts, dict) else None
+    why_not = None
+    if numbers.completion_tokens is None:
+        why_not = "no_usage"
+    elif witness.metrics is None:
+        why_not = "no_metrics"
+    elif attempt.decision.action is Action.SPECULATE and numbers.steps is None:
+        why_not = "no_speculation_metrics" if counts is None else "malformed_metrics"
+    return _Measured(numbers=numbers, profile=profile if isinstance(profile, str) else None, why_not=why_not)
+
+
+def _failure(exchange: Exchange, attempt: Attempt) -> str | None:
+    if exchange.access.ending != COMPLETED:
+        return exchange.access.ending
+    return "backend_error" if attempt.reply is None or attempt.reply.status >= 400 else None
+
+
+def _bucket(exchange: Exchange, attempt: Attempt) -> Bucket:
+    facts, decision = exchange.request.facts, attempt.decision
+    return Bucket(
+        model=facts.model,
+        backend=attempt.backend.name,
+        executor=decision.executor or "",
+        drafter=decision.drafter or "",
+        k=decision.k or 0,
+        workload=str(facts.workload),
+        temperature_band=temperature_band(facts.temperature),
+    )
+
+
+def _finished(exchange: Exchange, attempt: Attempt) -> FinishedAnswer:
+    reply, tee = attempt.reply, exchange.witness
+    copied = isinstance(tee, Tee) and not tee.overflown
+    return FinishedAnswer(
+        facts=exchange.request.facts,
+        decision=attempt.decision,
+        backend=attempt.backend,
+        request_body=exchange.request.body,
+        status=reply.status if reply else 0,
+        content_type=reply.header(b"content-type") if reply else "",
+        content_encoding=reply.header(b"content-encoding") if reply else "",
+        answer_body=tee.copy if isinstance(tee, Tee) else b"",
+        complete=copied and exchange.access.ending == COMPLETED,
+        policy_revision=exchange.policy.revision,
+        at=exchange.access.started_at,
+        traceparent=exchange.access.traceparent,
+    )

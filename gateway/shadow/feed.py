@@ -1,0 +1,259 @@
+"""The shadow path: finished answers wait here, are replayed one by one, and leave one record each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gateway.errors import BackendError
+from gateway.fleet.model import Backend
+from gateway.policy.model import Action
+from gateway.shadow.answer import FinishedAnswer
+from gateway.shadow.budget import TokenBudget
+from gateway.shadow.parse import ReadAnswer, read_answer
+from gateway.shadow.reasons import Skipped, SkipReason
+from gateway.shadow.records import replay_record, skip_record
+from gateway.shadow.runner import MAX_REPLAY_IDS, Replay, ReplayFailed, RunnerUnavailable
+from gateway.telemetry.record import StageRecord
+from probes.model import Capability, Support
+
+CURVE = range(1, 9)
+"""The K for which every record says what would have been counted."""
+
+PROFILE = "embedded"
+"""The engine whose drafting habits a replay follows."""
+
+UNKNOWN_ID = -1
+"""Stands for an end-of-sequence that was counted and is not in the text. No draft equals it."""
+
+logger = logging.getLogger(__name__)
+
+
+class Tokenize(Protocol):
+    """Asks a backend for token ids."""
+
+    async def __call__(self, backend: Backend, payload: Mapping[str, Any]) -> Sequence[int] | None:
+        """The ids for a `/tokenize` payload; None when the backend gives none.
+
+        Raises:
+            BackendError: it could not be asked.
+        """
+        ...
+
+
+class Replayer(Protocol):
+    """Scores an answer as if it had been speculated. RunnerClient is one."""
+
+    async def replay(
+        self,
+        *,
+        prompt_ids: Sequence[int],
+        answer_ids: Sequence[int],
+        drafter: str,
+        profile: str,
+        ks: Sequence[int],
+    ) -> Replay:
+        """Counts for every K in `ks`.
+
+        Raises:
+            RunnerUnavailable: nobody could be asked.
+            ReplayFailed: somebody was, and gave no counts.
+        """
+        ...
+
+
+class StageSink(Protocol):
+    """Takes stage records; never blocks, never raises."""
+
+    def stage(self, record: StageRecord) -> None:
+        """Take one record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowLimits:
+    """What may wait.
+
+    Attributes:
+        max_answers: Answers that wait at most.
+        max_bytes: Bytes of requests and answers that wait at most.
+        max_answer_bytes: Largest answer, and largest request, that is read at all.
+    """
+
+    max_answers: int = 256
+    max_bytes: int = 64 * 1024 * 1024
+    max_answer_bytes: int = 8 * 1024 * 1024
+
+
+class ShadowFeed:
+    """Takes the answers of shadow requests and leaves exactly one stage record for each of them.
+
+    Args:
+        telemetry: Where records go.
+        tokenize: Asks the backend that answered for token ids.
+        runner: Replays.
+        limits: What may wait.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        telemetry: StageSink,
+        tokenize: Tokenize,
+        runner: Replayer,
+        limits: ShadowLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._telemetry = telemetry
+        self._tokenize = tokenize
+        self._runner = runner
+        self._limits = limits
+        self._budget = TokenBudget(clock)
+        self._waiting: deque[FinishedAnswer] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self._closed = False
+
+    def offer(self, answer: FinishedAnswer) -> None:
+        """Take an answer. Never blocks; one that cannot be measured leaves its record at once."""
+        reason = self._why_not(answer)
+        if reason is not None:
+            self._telemetry.stage(skip_record(answer, reason))
+            return
+        self._waiting.append(answer)
+        self._waiting_bytes += _size(answer)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Replay what waits, one answer at a time, until cancelled; then `close`."""
+        try:
+            while True:
+                # Nothing here may keep a name for the answer: its content is gone once it is replayed.
+                await self._measure(await self._next())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Leave a record for every answer that still waits, and from now on for every one offered."""
+        self._closed = True
+        while self._waiting:
+            self._telemetry.stage(skip_record(self._pop(), SkipReason.SHUTDOWN))
+
+    def _why_not(self, answer: FinishedAnswer) -> str | None:
+        if (reason := why_unreadable(answer, self._limits.max_answer_bytes)) is not None:
+            return reason
+        if self._closed:
+            return SkipReason.SHUTDOWN
+        full = len(self._waiting) >= self._limits.max_answers
+        if full or self._waiting_bytes + _size(answer) > self._limits.max_bytes:
+            return SkipReason.QUEUE_FULL
+        return None
+
+    async def _next(self) -> FinishedAnswer:
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._pop()
+
+    def _pop(self) -> FinishedAnswer:
+        answer = self._waiting.popleft()
+        self._waiting_bytes -= _size(answer)
+        return answer
+
+    async def _measure(self, answer: FinishedAnswer) -> None:
+        record = skip_record(answer, SkipReason.SHUTDOWN)
+        try:
+            record = await self._replayed(answer)
+        except Skipped as skipped:
+            record = skip_record(answer, skipped.reason)
+        except Exception as error:  # noqa: BLE001 - a bug here must cost one measurement, not all that follow
+            record = skip_record(answer, SkipReason.REPLAY_FAILED)
+            # The message could quote the answer, so only where it happened is shown.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("Shadow replay of %s: %s\n%s", record.request_id, type(error).__name__, where)  # noqa: TRY400
+        finally:
+            self._telemetry.stage(record)
+
+    async def _replayed(self, answer: FinishedAnswer) -> StageRecord:
+        # In a thread, because a long answer takes milliseconds that other requests would wait for.
+        read = await asyncio.to_thread(read_answer, answer)
+        if read.prompt_tokens + read.completion_tokens > MAX_REPLAY_IDS:
+            raise Skipped(SkipReason.ANSWER_TOO_LARGE)
+        decision = answer.decision
+        if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
+            raise Skipped(SkipReason.OVER_BUDGET)
+        drafter, k = decision.drafter, decision.k
+        if drafter is None or k is None:
+            raise Skipped(SkipReason.NO_DRAFTER)
+        prompt_ids, answer_ids = await self._ids(answer.backend, read)
+        replay = await self._replay(prompt_ids, answer_ids, drafter, k)
+        return replay_record(answer, read.numbers, k, replay)
+
+    async def _ids(self, backend: Backend, read: ReadAnswer) -> tuple[Sequence[int], Sequence[int]]:
+        """Prompt and answer as ids, if they are as many as the engine counted."""
+        prompt_ids = read.prompt_ids
+        if prompt_ids is None:
+            prompt_ids = await self._tokenized(backend, read.prompt_payload)
+        if len(prompt_ids) != read.prompt_tokens:
+            raise Skipped(SkipReason.TOKENIZER_MISMATCH)
+        text_ids = await self._tokenized(backend, read.text_payload) if read.text_payload else ()
+        unseen = read.completion_tokens - len(text_ids)
+        if unseen == 0:
+            return prompt_ids, text_ids
+        if unseen == 1 and read.may_end_unseen:
+            return prompt_ids, (*text_ids, UNKNOWN_ID)
+        raise Skipped(SkipReason.TOKENIZER_MISMATCH)
+
+    async def _tokenized(self, backend: Backend, payload: Mapping[str, Any]) -> tuple[int, ...]:
+        try:
+            ids = await self._tokenize(backend, payload)
+        except BackendError:
+            raise Skipped(SkipReason.BACKEND_ERROR) from None
+        if ids is None:
+            raise Skipped(SkipReason.NO_TOKENIZER)
+        return tuple(ids)
+
+    async def _replay(
+        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: str, k: int
+    ) -> Replay:
+        try:
+            return await self._runner.replay(
+                prompt_ids=prompt_ids,
+                answer_ids=answer_ids,
+                drafter=drafter,
+                profile=PROFILE,
+                ks=sorted({*CURVE, k}),
+            )
+        except RunnerUnavailable:
+            raise Skipped(SkipReason.RUNNER_UNAVAILABLE) from None
+        except ReplayFailed as failed:
+            logger.warning("A shadow answer could not be replayed: %s", failed)
+            raise Skipped(SkipReason.REPLAY_FAILED) from None
+
+
+def why_unreadable(answer: FinishedAnswer, max_bytes: int) -> str | None:
+    """What is already wrong before the body is read; None for an answer that may be measured."""
+    decision = answer.decision
+    if decision.action is not Action.WOULD_SPECULATE:
+        return decision.reason or SkipReason.NOT_SAMPLED
+    if not 200 <= answer.status < 300:
+        return SkipReason.BACKEND_ERROR
+    if max(len(answer.answer_body), len(answer.request_body)) >= max_bytes:
+        return SkipReason.ANSWER_TOO_LARGE
+    if not answer.complete:
+        return SkipReason.INCOMPLETE_ANSWER
+    if answer.content_encoding.lower() not in ("", "identity"):
+        return SkipReason.ENCODED_ANSWER
+    if answer.backend.supports(Capability.TOKENIZE) is Support.NO:
+        return SkipReason.NO_TOKENIZER
+    return None
+
+
+def _size(answer: FinishedAnswer) -> int:
+    return len(answer.request_body) + len(answer.answer_body)

@@ -1,0 +1,201 @@
+"""Replays by a draft runner, over HTTP; a runner that is away costs one cheap try now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 5.0
+TIMEOUT = httpx.Timeout(30.0, connect=2.0)
+
+MAX_REPLAY_IDS = 131_072
+"""Most prompt and answer ids, together, that a draft runner takes in one replay."""
+
+_REFUSALS = frozenset({400, 413, 422})
+_BUSY = frozenset({429, 503})
+
+logger = logging.getLogger(__name__)
+
+
+class KnownRunner(Protocol):
+    """A draft runner that has joined lately."""
+
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        ...
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What it can draft with."""
+        ...
+
+
+class ReplayCounts(BaseModel):
+    """What a live run with one K would have counted (design.md 9)."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    passes: int
+    steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    accepted_by_position: tuple[int, ...]
+    passes_by_drafts: dict[str, int]
+    tokens_per_pass: float | None
+
+
+class Replay(BaseModel):
+    """A runner's answer: counts for every K that was asked for."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    drafter: str
+    profile: str
+    curve: dict[int, ReplayCounts]
+
+
+class RunnerUnavailable(Exception):
+    """No runner could be asked; the message says why."""
+
+
+class ReplayFailed(Exception):
+    """A runner was asked and gave no curve; the message says why, and shows no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    retry_at: float
+    wait_s: float
+
+
+class RunnerClient:
+    """Asks one of the runners that have joined.
+
+    Logs once when there is none left to ask, and once when there is again.
+
+    Args:
+        client: Makes the calls; its owner closes it.
+        runners: The runners that have joined lately.
+        token: The runner token.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: httpx.AsyncClient,
+        runners: Callable[[], Iterable[KnownRunner]],
+        token: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._runners = runners
+        self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        self._clock = clock
+        self._away: dict[str, _Away] = {}
+        self._was_available = True
+
+    async def replay(
+        self,
+        *,
+        prompt_ids: Sequence[int],
+        answer_ids: Sequence[int],
+        drafter: str,
+        profile: str,
+        ks: Sequence[int],
+    ) -> Replay:
+        """Score an answer for every K in `ks`.
+
+        Args:
+            prompt_ids: The prompt as the target saw it.
+            answer_ids: Every generated token; -1 as the last for one whose id is not known.
+            drafter: The policy's word for it.
+            profile: The engine whose habits are followed.
+            ks: Draft tokens per step.
+
+        Raises:
+            RunnerUnavailable: none has joined, or those that have did not answer.
+            ReplayFailed: the runner refused, or its answer does not hold what was asked for.
+        """
+        asked = {
+            "prompt_ids": prompt_ids,
+            "answer_ids": answer_ids,
+            "drafter": drafter,
+            "profile": profile,
+            "ks": ks,
+        }
+        try:
+            reply = await self._ask_one(drafter, orjson.dumps(asked))
+        except RunnerUnavailable as unavailable:
+            self._note_unavailable(str(unavailable))
+            raise
+        self._note_available()
+        return _read(reply, ks)
+
+    async def _ask_one(self, drafter: str, body: bytes) -> httpx.Response:
+        why = f"no draft runner that can draft with {drafter!r} has joined"
+        for url in [runner.url for runner in self._runners() if drafter in runner.drafters]:
+            if (away := self._away.get(url)) and self._clock() < away.retry_at:
+                why = f"{url} did not answer lately"
+                continue
+            try:
+                reply = await self._client.post(
+                    f"{url}/v1/replay", content=body, headers=self._headers, timeout=TIMEOUT
+                )
+            except httpx.HTTPError as error:
+                why = f"{url}: {type(error).__name__}"
+                self._leave_alone(url)
+                continue
+            if reply.status_code == 200 or reply.status_code in _REFUSALS:
+                self._away.pop(url, None)
+                return reply
+            why = f"{url} answered HTTP {reply.status_code}"
+            if reply.status_code not in _BUSY:
+                self._leave_alone(url)
+        raise RunnerUnavailable(why)
+
+    def _leave_alone(self, url: str) -> None:
+        last = self._away.get(url)
+        wait_s = min(last.wait_s * 2, LONGEST_WAIT_S) if last else FIRST_WAIT_S
+        self._away[url] = _Away(self._clock() + wait_s, wait_s)
+
+    def _note_unavailable(self, why: str) -> None:
+        if self._was_available:
+            logger.warning(
+                "No draft runner can be asked (%s). Shadow answers are skipped until one can.", why
+            )
+        self._was_available = False
+
+    def _note_available(self) -> None:
+        if not self._was_available:
+            logger.info("A draft runner answers again; shadow answers are replayed.")
+        self._was_available = True
+
+
+def _read(reply: httpx.Response, ks: Sequence[int]) -> Replay:
+    if reply.status_code != 200:
+        raise ReplayFailed(f"{reply.url.host} answered HTTP {reply.status_code}: {_error_code(reply)}")
+    try:
+        replay = Replay.model_validate_json(reply.content)
+    except ValidationError as error:
+        raise ReplayFailed(f"{reply.url.host} sent no curve ({error.error_count()} complaints)") from None
+    if missing := set(ks) - replay.curve.keys():
+        raise ReplayFailed(f"{reply.url.host} left out K = {sorted(missing)}")
+    return replay
+
+
+def _error_code(reply: httpx.Response) -> str:
+    try:
+        body = orjson.loads(reply.content)
+    except orjson.JSONDecodeError:
+        return "no code"
+    error = body.get("error") if isinstance(body, Mapping) else None
+    return str(error.get("code"))[:60] if isinstance(error, Mapping) else "no code"

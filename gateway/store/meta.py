@@ -1,0 +1,72 @@
+"""Small facts about the store itself: the change counter, the admin token's hash, leases."""
+
+from __future__ import annotations
+
+from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.store.database import Database
+from gateway.store.tables import leases, meta
+
+_CHANGES = "changes"
+_ADMIN = "admin_token_sha256"
+
+
+class MetaRows:
+    """The meta and leases tables."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def changes(self) -> int:
+        """A number that moves with every change of backends or keys, whoever made it."""
+        async with self._database.reading() as connection:
+            found = await connection.scalar(select(meta.c.number).where(meta.c.name == _CHANGES))
+        return found or 0
+
+    async def admin_token_sha256(self) -> str | None:
+        """The hash of the admin token in force; None before the first start has made one."""
+        async with self._database.reading() as connection:
+            return await connection.scalar(select(meta.c.text).where(meta.c.name == _ADMIN))
+
+    async def set_admin_token_sha256(self, sha256: str) -> None:
+        """Put a hash in force in place of any other."""
+        async with self._database.writing() as connection:
+            changed = await connection.execute(update(meta).where(meta.c.name == _ADMIN).values(text=sha256))
+            if not changed.rowcount:
+                await connection.execute(insert(meta).values(name=_ADMIN, text=sha256))
+            await count_change(connection)
+
+    async def offer_admin_token_sha256(self, sha256: str) -> bool:
+        """Put a hash in force unless there is one already; whether it was taken."""
+        async with self._database.writing() as connection:
+            if await connection.scalar(select(meta.c.text).where(meta.c.name == _ADMIN)):
+                return False
+            await connection.execute(insert(meta).values(name=_ADMIN, text=sha256))
+            await count_change(connection)
+            return True
+
+    async def claim(self, name: str, owner: str, *, now: float, seconds: float) -> bool:
+        """Take or keep a lease, so that one process of several does a job; whether `owner` holds it."""
+        async with self._database.writing() as connection:
+            free = or_(leases.c.owner == owner, leases.c.expires_at < now)
+            taken = await connection.execute(
+                update(leases)
+                .where(leases.c.name == name, free)
+                .values(owner=owner, expires_at=now + seconds)
+            )
+            if taken.rowcount:
+                return True
+            if await connection.scalar(select(func.count()).where(leases.c.name == name)):
+                return False
+            await connection.execute(insert(leases).values(name=name, owner=owner, expires_at=now + seconds))
+            return True
+
+
+async def count_change(connection: AsyncConnection) -> None:
+    """Move the change counter, in the transaction that makes the change."""
+    moved = await connection.execute(
+        update(meta).where(meta.c.name == _CHANGES).values(number=meta.c.number + 1)
+    )
+    if not moved.rowcount:
+        await connection.execute(insert(meta).values(name=_CHANGES, number=1))

@@ -1,0 +1,24 @@
+"""Alembic, driven from Python, so that an installed wheel can migrate without files of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+_SCRIPTS = Path(__file__).parent / "migrations"
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the tables to the newest revision, inside the connection's transaction."""
+    command.upgrade(config_for(connection), "head")
+
+
+def config_for(connection: Connection) -> Config:
+    """What any Alembic command needs in order to work on `connection` with our revisions."""
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config

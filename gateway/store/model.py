@@ -1,0 +1,94 @@
+"""Values that the store keeps besides backends and stage records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """An API key as the store knows it: its hash, never the key.
+
+    Attributes:
+        prefix: The key's first characters, enough for a person to tell keys apart.
+        revoked_at: Unix time; None while the key is good.
+    """
+
+    id: str
+    name: str
+    tenant: str
+    prefix: str
+    sha256: str
+    created_at: float
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """A draft runner that has joined.
+
+    Attributes:
+        url: Base URL that the gateway reaches it at.
+        seen_at: Unix time of its latest join; it repeats the join every few seconds.
+    """
+
+    url: str
+    node: str
+    drafters: tuple[str, ...]
+    version: str
+    joined_at: float
+    seen_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageQuery:
+    """Which stage records are wanted; an absent condition holds for every record.
+
+    Attributes:
+        after: Only records made later than this Unix time.
+    """
+
+    limit: int = 100
+    mode: str | None = None
+    action: str | None = None
+    model: str | None = None
+    request_id: str | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageGroup:
+    """Sums over the stage records that agree in everything that a number may be compared by.
+
+    Attributes:
+        temperature_band: As `gateway.evidence.multiplier.temperature_band` names it.
+        n: Records in the group.
+        draft_tokens: Sum over the records that have it; None when none has. So are the other sums.
+        timed_tokens: Decode tokens of answers whose speed may enter a multiplier.
+        timed_seconds: The decode time of the same answers.
+    """
+
+    model: str
+    backend: str
+    workload: str
+    drafter: str | None
+    executor: str | None
+    mode: str
+    action: str
+    k: int | None
+    temperature_band: str
+    n: int
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    timed_tokens: int | None
+    timed_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount:
+    """How many stage records share a mode, an action and a reason."""
+
+    mode: str
+    action: str
+    reason: str | None
+    n: int

@@ -1,0 +1,41 @@
+"""Draft runners that have joined."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, insert, select, update
+
+from gateway.store.database import Database
+from gateway.store.model import Runner
+from gateway.store.tables import runners
+
+_FORGOTTEN_S = 86_400.0
+
+
+class RunnerRows:
+    """The runners table."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> tuple[Runner, ...]:
+        """Every runner, most recently seen first."""
+        async with self._database.reading() as connection:
+            rows = await connection.execute(select(runners).order_by(runners.c.seen_at.desc()))
+            return tuple(Runner(**{**row, "drafters": tuple(row["drafters"])}) for row in rows.mappings())
+
+    async def join(self, runner: Runner) -> None:
+        """Keep a new runner, or that a known one was seen again; forget those that are long gone."""
+        seen = {
+            "node": runner.node,
+            "drafters": list(runner.drafters),
+            "version": runner.version,
+            "seen_at": runner.seen_at,
+        }
+        async with self._database.writing() as connection:
+            long_gone = runners.c.seen_at < runner.seen_at - _FORGOTTEN_S
+            await connection.execute(delete(runners).where(long_gone))
+            known = await connection.execute(update(runners).where(runners.c.url == runner.url).values(seen))
+            if not known.rowcount:
+                await connection.execute(
+                    insert(runners).values(url=runner.url, joined_at=runner.joined_at, **seen)
+                )

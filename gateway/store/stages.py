@@ -1,0 +1,170 @@
+"""Stage records: written in batches, read newest first, summed by the database, dropped when old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Select, delete, func, insert, select
+
+from gateway.evidence.multiplier import Speed, temperature_band
+from gateway.store.curves import Curve, curve_of, summed_curves
+from gateway.store.database import Database
+from gateway.store.model import ReasonCount, StageGroup, StageQuery
+from gateway.store.tables import stage_records
+from gateway.telemetry.record import StageRecord
+
+MAX_GROUPS = 500
+
+_SPANS_A_SWITCH = "spans_a_switch"
+
+_GROUPED_BY = (
+    stage_records.c.model,
+    stage_records.c.backend,
+    stage_records.c.workload,
+    stage_records.c.drafter,
+    stage_records.c.executor,
+    stage_records.c.mode,
+    stage_records.c.action,
+    stage_records.c.k,
+    stage_records.c.temperature_band,
+)
+_SUMMED = (
+    stage_records.c.draft_tokens,
+    stage_records.c.accepted_tokens,
+    stage_records.c.timed_tokens,
+    stage_records.c.timed_seconds,
+)
+
+_COPIED = (
+    *("at", "request_id", "mode", "action", "reason", "model", "backend", "workload", "drafter", "executor"),
+    *("k", "draft_tokens", "accepted_tokens", "k_curve"),
+)
+
+Row = dict[str, Any]
+GroupKey = tuple[str | int | None, ...]
+
+
+def group_key(group: StageGroup) -> GroupKey:
+    """What `StageRows.curves` knows a group by."""
+    return tuple(getattr(group, column.name) for column in _GROUPED_BY)
+
+
+def row_of(record: StageRecord) -> Row:
+    """A record as the table keeps it.
+
+    Raises:
+        TypeError: It holds something that JSON cannot say.
+    """
+    payload = orjson.loads(orjson.dumps(record))
+    row: Row = {name: payload[name] for name in _COPIED}
+    row["temperature_band"] = temperature_band(record.temperature)
+    if _speed_counts(record):
+        row |= {"timed_tokens": record.decode_tokens, "timed_seconds": record.decode_seconds}
+    else:
+        row |= {"timed_tokens": None, "timed_seconds": None}
+    del payload["k_curve"]  # long, and summed from a column of its own
+    return {**row, "payload": payload}
+
+
+def _speed_counts(record: StageRecord) -> bool:
+    """Whether a speed may enter a multiplier: measured, of one arm only, and of what was asked for."""
+    if record.tokens_per_second is None or record.multiplier_reason == _SPANS_A_SWITCH:
+        return False
+    return record.action != "speculate" or record.reason is None
+
+
+class StageRows:
+    """The stage_records table."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, rows: Sequence[Row]) -> None:
+        """Keep rows made by `row_of`: all of them, or none."""
+        async with self._database.writing() as connection:
+            await connection.execute(insert(stage_records), list(rows))
+
+    async def find(self, query: StageQuery) -> list[dict[str, Any]]:
+        """The records that a query asks for, as JSON values, newest first."""
+        table = stage_records.c
+        wanted = (
+            select(table.payload, table.k_curve).order_by(table.at.desc(), table.id.desc()).limit(query.limit)
+        )
+        for column in (table.mode, table.action, table.model, table.request_id):
+            if (value := getattr(query, column.name)) is not None:
+                wanted = wanted.where(column == value)
+        if query.after is not None:
+            wanted = wanted.where(table.at > query.after)
+        async with self._database.reading() as connection:
+            rows = await connection.execute(wanted)
+            return [{**payload, "k_curve": k_curve} for payload, k_curve in rows]
+
+    async def reasons(self) -> tuple[ReasonCount, ...]:
+        """How many records there are, by mode, action and reason."""
+        table = stage_records.c
+        key = (table.mode, table.action, table.reason)
+        counted = select(*key, func.count().label("n")).group_by(*key).order_by(*key)
+        async with self._database.reading() as connection:
+            rows = await connection.execute(counted)
+            return tuple(ReasonCount(**row) for row in rows.mappings())
+
+    async def groups(self) -> tuple[StageGroup, ...]:
+        """Sums over comparable records; the largest groups when there are very many."""
+        sums = [func.sum(column).label(column.name) for column in _SUMMED]
+        grouped = (
+            select(*_GROUPED_BY, func.count().label("n"), *sums)
+            .group_by(*_GROUPED_BY)
+            .order_by(func.count().desc(), *_GROUPED_BY)
+            .limit(MAX_GROUPS)
+        )
+        async with self._database.reading() as connection:
+            rows = await connection.execute(grouped)
+            return tuple(StageGroup(**row) for row in rows.mappings())
+
+    async def curves(self) -> dict[GroupKey, Curve]:
+        """The K curves of the newest records that carry one, summed for each group."""
+        names = tuple(column.name for column in _GROUPED_BY)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(summed_curves(names))).mappings()
+            return {tuple(row[name] for name in names): curve_of(row) for row in rows}
+
+    async def speeds(self, group: StageGroup, *, control: bool, newest: int) -> list[Speed]:
+        """Decode speeds of a group's newest records, or of the control traffic it compares with.
+
+        Control traffic is plain, so it depends on neither the drafter nor K.
+        """
+        table = stage_records.c
+        wanted = select(table.timed_tokens, table.timed_seconds).where(
+            table.timed_tokens > 0, table.timed_seconds > 0
+        )
+        wanted = wanted.order_by(table.id.desc()).limit(newest)
+        for name in ("model", "backend", "workload", "executor", "temperature_band"):
+            wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
+        if control:
+            wanted = wanted.where(table.action == "control")
+        else:
+            wanted = wanted.where(table.action == group.action)
+            for name in ("drafter", "k"):
+                wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
+        async with self._database.reading() as connection:
+            return [(tokens, seconds) for tokens, seconds in await connection.execute(wanted)]
+
+    async def delete_before(self, at: float, *, most: int) -> int:
+        """Delete up to `most` of the records made before a Unix time; how many went."""
+        old = select(stage_records.c.id).where(stage_records.c.at < at).limit(most)
+        return await self._delete(old)
+
+    async def delete_beyond(self, newest: int, *, most: int) -> int:
+        """Delete up to `most` of the oldest records, never one of the `newest`; how many went."""
+        table = stage_records.c
+        last_to_go = select(table.id).order_by(table.id.desc()).offset(newest).limit(1).scalar_subquery()
+        return await self._delete(
+            select(table.id).where(table.id <= last_to_go).order_by(table.id).limit(most)
+        )
+
+    async def _delete(self, ids: Select[tuple[int]]) -> int:
+        async with self._database.writing() as connection:
+            gone = await connection.execute(delete(stage_records).where(stage_records.c.id.in_(ids)))
+            return gone.rowcount

@@ -1,0 +1,44 @@
+"""The store: one object for each table over one database."""
+
+from __future__ import annotations
+
+from gateway.store.backends import BackendRows
+from gateway.store.database import Database
+from gateway.store.keys import KeyRows
+from gateway.store.meta import MetaRows
+from gateway.store.runners import RunnerRows
+from gateway.store.stages import StageRows
+
+
+class Store:
+    """Backends, keys, runners and stage records in a database.
+
+    Every method of its parts raises StoreError when the database cannot be used.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://...`.
+
+    Raises:
+        SettingsError: The URL names no database that the store can use.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+        self.meta = MetaRows(self._database)
+        self.backends = BackendRows(self._database)
+        self.keys = KeyRows(self._database)
+        self.runners = RunnerRows(self._database)
+        self.stages = StageRows(self._database)
+
+    @property
+    def migrated(self) -> bool:
+        """Whether this process has brought the tables to the newest revision."""
+        return self._database.migrated
+
+    async def migrate(self) -> None:
+        """Bring the tables to the newest revision; several processes may do it at once."""
+        await self._database.migrate()
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        await self._database.close()

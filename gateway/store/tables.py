@@ -1,0 +1,111 @@
+"""Every table of the store. Portable SQL only: SQLite by default, PostgreSQL by URL."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only when the primary key's type is exactly INTEGER.
+RowId = BigInteger().with_variant(Integer(), "sqlite")
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("text", Text),
+    Column("number", BigInteger),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+backends = Table(
+    "backends",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("url", Text, nullable=False),
+    Column("declared_kind", String(16), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("state_reason", Text, nullable=False),
+    Column("credential", Text),
+    Column("models", JSON, nullable=False),
+    Column("findings", JSON, nullable=False),
+    Column("probed_at", Double),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("prefix", String(16), nullable=False),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+)
+
+runners = Table(
+    "runners",
+    metadata,
+    Column("url", String(512), primary_key=True),
+    Column("node", Text, nullable=False),
+    Column("drafters", JSON, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("joined_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),
+)
+
+stage_records = Table(
+    "stage_records",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("reason", Text),
+    Column("model", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("workload", Text, nullable=False),
+    Column("drafter", Text),
+    Column("executor", Text),
+    Column("k", Integer),
+    Column("temperature_band", String(16), nullable=False),
+    Column("draft_tokens", BigInteger),
+    Column("accepted_tokens", BigInteger),
+    Column("timed_tokens", BigInteger),
+    Column("timed_seconds", Double),
+    Column("k_curve", JSON(none_as_null=True)),
+    Column("payload", JSON, nullable=False),
+    Index(None, "at"),
+    Index(None, "request_id"),
+    Index(None, "mode", "action"),
+    Index(None, "model"),
+    Index(None, "backend"),
+    Index(None, "workload"),
+)

@@ -1,0 +1,243 @@
+"""OpenTelemetry spans, made from records after the request has ended.
+
+The request's span and its child `speculative_decoding` come from two records that may be minutes apart
+(shadow is scored later). Both find each other because their ids are computed from the request id and the
+client's traceparent, not drawn: requests that share both also share a span id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from gateway import __version__
+from gateway.telemetry.record import AccessRecord, StageRecord, clipped
+
+STAGE_SPAN = "speculative_decoding"
+
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+class Spans(Protocol):
+    """Turns records into spans."""
+
+    def access(self, record: AccessRecord) -> None:
+        """Make the request's span."""
+
+    def stage(self, record: StageRecord) -> None:
+        """Make the stage's span."""
+
+    def close(self) -> None:
+        """Export what waits; may take seconds, so not for an event loop."""
+
+
+def spans_from_env(env: Mapping[str, str]) -> Spans:
+    """Spans to the OTLP endpoint that OpenTelemetry's own variables name; none of them set costs nothing."""
+    unwanted = env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER") == "none"
+    if unwanted or not any(env.get(name) for name in _ENDPOINTS):
+        return NoSpans()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OtelSpans(BatchSpanProcessor(OTLPSpanExporter()))
+
+
+class NoSpans:
+    """Makes no spans."""
+
+    def access(self, record: AccessRecord) -> None:
+        """Do nothing."""
+
+    def stage(self, record: StageRecord) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class OtelSpans:
+    """Gives spans to `processor`, of requests that traceparent and OTEL_TRACES_SAMPLER say to sample."""
+
+    def __init__(self, processor: SpanProcessor, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._ids = _ChosenIds()
+        service = Resource.create({"service.name": "ace-gateway", "service.version": __version__})
+        self._provider = TracerProvider(
+            # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over our own name.
+            resource=service.merge(OTELResourceDetector().detect()),
+            id_generator=self._ids,
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("ace-gateway", __version__)
+
+    def access(self, record: AccessRecord) -> None:
+        """Make the request's span, a child of the client's own."""
+        trace = _Trace(record.request_id, record.traceparent)
+        self._ids.choose(trace.trace_id, trace.request_span_id)
+        span = self._tracer.start_span(
+            _request_name(record),
+            context=trace.client,
+            kind=SpanKind.SERVER,
+            attributes=dict(_present(_request_attributes(record))),
+            start_time=_nanoseconds(record.started_at),
+        )
+        if record.status >= 500 or record.ending not in ("completed", "client_left"):
+            span.set_status(Status(StatusCode.ERROR, record.ending))
+        span.end(_nanoseconds(record.started_at + record.duration_s))
+
+    def stage(self, record: StageRecord) -> None:
+        """Make the stage's span: from the request's arrival until it was measured."""
+        trace = _Trace(record.request_id, record.traceparent)
+        self._ids.choose(trace.trace_id, trace.stage_span_id)
+        span = self._tracer.start_span(
+            STAGE_SPAN,
+            context=self._as_parent(trace),
+            attributes=dict(_present(_stage_attributes(record))),
+            start_time=_nanoseconds(record.at),
+        )
+        span.end(_nanoseconds(max(record.at, self._now())))
+
+    def close(self) -> None:
+        """Export what waits."""
+        self._provider.shutdown()
+
+    def _as_parent(self, trace: _Trace) -> Context:
+        """The request's span, sampled if and only if `access` samples it."""
+        decision = self._provider.sampler.should_sample(trace.client, trace.trace_id, "").decision
+        sampled = decision is Decision.RECORD_AND_SAMPLE
+        parent = SpanContext(
+            trace.trace_id,
+            trace.request_span_id,
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT),
+        )
+        return set_span_in_context(NonRecordingSpan(parent))
+
+
+class _Trace:
+    """The ids of one request's spans."""
+
+    def __init__(self, request_id: str, traceparent: str | None) -> None:
+        carrier = {"traceparent": traceparent} if traceparent else {}
+        self.client = TraceContextTextMapPropagator().extract(carrier, Context())
+        client_span = get_current_span(self.client).get_span_context()
+        digest = hashlib.sha256(f"{request_id}\0{traceparent}".encode(errors="replace")).digest()
+        self.trace_id = client_span.trace_id or int.from_bytes(digest[:16])
+        self.request_span_id = int.from_bytes(digest[16:24])
+        self.stage_span_id = int.from_bytes(digest[24:])
+
+
+class _ChosenIds(IdGenerator):
+    """Gives the next span of this thread the ids that were chosen for it."""
+
+    def __init__(self) -> None:
+        self._next = threading.local()
+
+    def choose(self, trace_id: int, span_id: int) -> None:
+        self._next.trace_id, self._next.span_id = trace_id, span_id
+
+    def generate_trace_id(self) -> int:
+        return int(self._next.trace_id)
+
+    def generate_span_id(self) -> int:
+        return int(self._next.span_id)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _request_name(record: AccessRecord) -> str:
+    operation = _OPERATIONS.get(record.path)
+    return clipped(f"{operation} {record.model}") if operation else clipped(record.method)
+
+
+def _request_attributes(record: AccessRecord) -> dict[str, object]:
+    operation = _OPERATIONS.get(record.path)
+    return {
+        "gen_ai.operation.name": operation,
+        # The convention means the flavour of the API, not who made the model.
+        "gen_ai.provider.name": "openai" if operation else None,
+        "gen_ai.request.model": record.model or None,
+        "http.request.method": record.method,
+        "http.response.status_code": record.status or None,
+        "url.path": record.path,
+        "error.type": None if record.ending == "completed" and record.status < 500 else record.ending,
+        "ace.request_id": record.request_id,
+        "ace.tenant": record.tenant,
+        "ace.workload": record.workload,
+        "ace.mode": record.mode,
+        "ace.action": record.action,
+        "ace.backend": record.backend,
+        "ace.ending": record.ending,
+        "ace.retries": record.retries,
+        "ace.first_byte_s": record.first_byte_s,
+        "ace.overhead_s": record.overhead_s,
+        "ace.policy.rule": record.rule,
+    }
+
+
+def _stage_attributes(record: StageRecord) -> dict[str, object]:
+    return {
+        "gen_ai.request.model": record.model,
+        "gen_ai.usage.input_tokens": record.prompt_tokens,
+        "gen_ai.usage.output_tokens": record.completion_tokens,
+        "ace.request_id": record.request_id,
+        "ace.backend": record.backend,
+        "ace.spec.mode": record.mode,
+        "ace.spec.action": record.action,
+        "ace.spec.reason": record.reason,
+        # A method is a kind of drafter; the only drafters so far are kinds by themselves.
+        "ace.spec.method": record.drafter,
+        "ace.spec.drafter": record.drafter,
+        "ace.spec.executor": record.executor,
+        "ace.spec.k": record.k,
+        "ace.spec.draft_tokens": record.draft_tokens,
+        "ace.spec.accepted_tokens": record.accepted_tokens,
+        "ace.spec.steps": record.steps,
+        "ace.spec.passes": record.passes,
+        "ace.spec.acceptance_rate": record.acceptance_rate,
+        "ace.spec.acceptance_length": record.mean_acceptance_length,
+        "ace.spec.tokens_per_second": record.tokens_per_second,
+        "ace.spec.multiplier": record.multiplier,
+        "ace.spec.control_kind": record.control_kind,
+        "ace.spec.source": record.source,
+        "ace.spec.profile": record.profile,
+        "ace.policy.rule": record.rule,
+        "ace.policy.revision": record.policy_revision,
+    }
+
+
+def _present(attributes: dict[str, object]) -> Iterator[tuple[str, AttributeValue]]:
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            yield name, clipped(str(value))
+        elif isinstance(value, (int, float)):
+            yield name, value

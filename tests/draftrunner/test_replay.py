@@ -1,0 +1,381 @@
+"""Replay = reality: replaying a finished answer counts what a live run of the loop counted.
+
+The live side counts from the loop's `Step` values. It shares nothing with replay but the drafter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import draftrunner.loop
+import draftrunner.replay
+from draftrunner.drafters.ngram import NgramDrafter
+from draftrunner.model import Drafter, DraftSession, Profile, Step
+from draftrunner.profiles import EMBEDDED
+from draftrunner.replay import UNKNOWN_ID, Replayed, replay
+from draftrunner.verify import Verdict, verify
+from tests.fakes.target import (
+    Ending,
+    Logits,
+    ScriptedSession,
+    generate,
+    greedy,
+    keyed_sampler,
+    markov,
+    own_choice,
+    scripted,
+)
+
+KS = range(1, 9)
+Choose = Callable[[Logits, int], int]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is compared."""
+
+    passes: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    passes_by_drafts: dict[int, int]
+
+    @classmethod
+    def live(cls, steps: Sequence[Step]) -> Counts:
+        verified = [step for step in steps if step.drafted]
+        return cls(
+            passes=len(steps),
+            drafted=tuple(step.drafted for step in verified),
+            accepted=tuple(step.accepted for step in verified),
+            passes_by_drafts=dict(Counter(step.drafted for step in steps)),
+        )
+
+    @classmethod
+    def replayed(cls, replayed: Replayed) -> Counts:
+        return cls(
+            passes=replayed.passes,
+            drafted=replayed.per_step_drafted,
+            accepted=replayed.per_step_accepted,
+            passes_by_drafts=replayed.passes_by_drafts,
+        )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A deterministic target with a prompt and an end, and the drafter that is measured on it."""
+
+    rule: Callable[[tuple[int, ...]], Logits]
+    choose: Choose
+    prompt: tuple[int, ...]
+    most: int
+    stops: frozenset[int]
+    drafter: Drafter
+
+    def live(self, k: int) -> tuple[list[int], Counts]:
+        ending = Ending(most=self.most, stops=self.stops)
+        session = self.drafter.open(self.prompt)
+        answer, steps = generate(self.rule, self.choose, self.prompt, ending, session=session, k=k)
+        return answer, Counts.live(steps)
+
+    def differing_ks(self) -> list[int]:
+        """The lookaheads for which replay does not count what the live run did."""
+        answer, _ = self.live(k=0)
+        curve = replay(self.prompt, answer, self.drafter, KS)
+        return [k for k in KS if self.live(k) != (answer, Counts.replayed(curve[k]))]
+
+
+LOOPING = Scene(
+    rule=markov(7, order=2, vocabulary=5),
+    choose=keyed_sampler(7, 0.4),
+    prompt=(1, 2, 3, 1, 2),
+    most=60,
+    stops=frozenset(),
+    drafter=NgramDrafter(EMBEDDED),
+)
+
+repetitive_prompts = st.builds(
+    lambda piece, times, rest: (*(piece * times), *rest),
+    st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.lists(st.integers(0, 5), max_size=6),
+)
+profiles = st.builds(
+    lambda tie, min_n, more, pad: Profile(name="any", tie=tie, min_n=min_n, max_n=min_n + more, pad_to_k=pad),
+    st.sampled_from(["earliest", "latest"]),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.booleans(),
+)
+ways_to_choose = st.one_of(
+    st.just(greedy),
+    st.builds(keyed_sampler, st.integers(0, 1000), st.sampled_from([0.2, 0.8, 2.0])),
+)
+scenes = st.builds(
+    Scene,
+    rule=st.builds(markov, st.integers(0, 10_000), order=st.integers(1, 3), vocabulary=st.just(6)),
+    choose=ways_to_choose,
+    prompt=repetitive_prompts,
+    most=st.integers(1, 60),
+    stops=st.frozensets(st.integers(0, 5), max_size=2),
+    drafter=st.builds(NgramDrafter, profiles),
+)
+
+
+@given(scene=scenes)
+@settings(deadline=None, max_examples=400)
+def test_replay_counts_what_a_live_run_counts(scene: Scene) -> None:
+    assert scene.differing_ks() == []
+
+
+def test_the_scene_for_planted_faults_accepts_and_rejects_at_every_lookahead() -> None:
+    """Otherwise the tests below would show nothing."""
+    for k in KS:
+        counts = LOOPING.live(k)[1]
+        assert 0 < sum(counts.accepted) < sum(counts.drafted)
+    assert LOOPING.differing_ks() == []
+
+
+# --- planted faults: each must be seen -------------------------------------------------------
+
+
+def agrees_one_more(draft: Sequence[int], answer: Sequence[int]) -> int:
+    """Counts the correction as accepted."""
+    length = 0
+    while length < min(len(draft), len(answer)) and draft[length] == answer[length]:
+        length += 1
+    return min(length + 1, len(draft), len(answer))
+
+
+def agrees_one_less(draft: Sequence[int], answer: Sequence[int]) -> int:
+    return max(0, agrees_one_more(draft, answer) - 2)
+
+
+@pytest.mark.parametrize("fault", [agrees_one_more, agrees_one_less])
+def test_an_off_by_one_planted_in_replays_agreement_is_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Sequence[int], Sequence[int]], int]
+) -> None:
+    monkeypatch.setattr(draftrunner.replay, "_agreeing", fault)
+    assert LOOPING.differing_ks()
+
+
+def walks_without_the_bonus_token(positions: Sequence[draftrunner.replay._Position], k: int) -> Replayed:
+    """Starts the next pass one token early after an accepted draft."""
+    visited = []
+    start = 0
+    while start < len(positions):
+        visited.append(positions[start])
+        start += max(1, min(positions[start].agreeing, k))
+    steps = [position for position in visited if position.drafted]
+    return Replayed(
+        k=k,
+        decode_tokens=len(positions),
+        passes=len(visited),
+        per_step_drafted=tuple(min(position.drafted, k) for position in steps),
+        per_step_accepted=tuple(min(position.agreeing, k) for position in steps),
+    )
+
+
+def test_an_off_by_one_planted_in_replays_walk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draftrunner.replay, "_walk", walks_without_the_bonus_token)
+    assert LOOPING.differing_ks()
+
+
+class LateSession:
+    """A session that learns each token one extension late."""
+
+    def __init__(self, session: DraftSession) -> None:
+        self._session = session
+        self._held_back: list[int] = []
+
+    def propose(self, k: int) -> list[int]:
+        return self._session.propose(k)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._session.extend(self._held_back)
+        self._held_back = list(tokens)
+
+
+def test_a_live_session_that_lags_one_extension_behind_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, _ = LOOPING.live(k=0)
+    curve = replay(LOOPING.prompt, answer, LOOPING.drafter, KS)
+    opening = NgramDrafter.open
+    monkeypatch.setattr(NgramDrafter, "open", lambda drafter, prompt: LateSession(opening(drafter, prompt)))
+    assert all(LOOPING.live(k) != (answer, Counts.replayed(curve[k])) for k in KS)
+
+
+def counts_the_bonus_token(draft: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+    verdict = verify(draft, choose)
+    return Verdict(accepted=verdict.accepted + 1, tokens=verdict.tokens)
+
+
+def loses_the_last_accepted_token(draft: Sequence[int], choose: Callable[[int], int]) -> Verdict:
+    return verify(draft[:-1], choose)
+
+
+@pytest.mark.parametrize("fault", [counts_the_bonus_token, loses_the_last_accepted_token])
+def test_an_off_by_one_planted_in_the_live_loop_is_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[Sequence[int], Callable[[int], int]], Verdict]
+) -> None:
+    monkeypatch.setattr(draftrunner.loop, "verify", fault)
+    assert LOOPING.differing_ks()
+
+
+# --- BR-B11: exact values, from replay and from the loop -------------------------------------
+
+PROMPT = (1, 2)
+
+
+class ScriptedDrafter:
+    """Proposes `drafts[n]` after n answer tokens."""
+
+    name = "scripted"
+
+    def __init__(self, drafts: dict[int, list[int]]) -> None:
+        self._drafts = drafts
+
+    def open(self, prompt: Sequence[int]) -> DraftSession:
+        return ScriptedSession(prompt, self._drafts)
+
+
+def scored(answer: Sequence[int], drafts: dict[int, list[int]], k: int, stop: int | None = None) -> Replayed:
+    """The replay of `answer`, after checking that a live run counts the same."""
+    drafter = ScriptedDrafter(drafts)
+    ending = Ending(most=len(answer), stops=frozenset([] if stop is None else [stop]))
+    emitted, steps = generate(
+        scripted(PROMPT, [*answer, 71, 72, 73]), own_choice, PROMPT, ending, session=drafter.open(PROMPT), k=k
+    )
+    replayed = replay(PROMPT, answer, drafter, [k])[k]
+    assert emitted == list(answer)
+    assert Counts.live(steps) == Counts.replayed(replayed)
+    return replayed
+
+
+def test_masks_101_and_111_give_the_published_values() -> None:
+    """Round 1 agrees at 1 and 3 but not at 2; round 2 agrees throughout and brings a bonus token."""
+    replayed = scored([10, 11, 12, 13, 14, 15, 16], {1: [11, 0, 13], 3: [13, 14, 15]}, k=3)
+    assert replayed.per_step_drafted == (3, 3)
+    assert replayed.per_step_accepted == (1, 3)
+    assert (replayed.accepted_tokens, replayed.draft_tokens) == (4, 6)
+    assert replayed.acceptance_rate == 4 / 6
+    assert replayed.mean_acceptance_length == 3.0
+    assert [accepted / replayed.steps for accepted in replayed.accepted_by_position] == [1.0, 0.5, 0.5]
+    assert (replayed.passes, replayed.steps, replayed.tokens_per_pass) == (2, 2, 3.0)
+
+
+def test_all_accepted_gives_exactly_one() -> None:
+    replayed = scored([10, 11, 12, 13, 14, 15, 16], {1: [11, 12], 4: [14, 15]}, k=2)
+    assert replayed.acceptance_rate == 1.0
+    assert replayed.mean_acceptance_length == 3.0
+    assert replayed.accepted_by_position == (2, 2)
+
+
+def test_none_accepted_gives_exactly_zero() -> None:
+    replayed = scored([10, 11, 12], {1: [0, 12], 2: [0, 0]}, k=2)
+    assert replayed.acceptance_rate == 0.0
+    assert replayed.mean_acceptance_length == 1.0
+    assert replayed.accepted_by_position == (0, 0)
+    assert replayed.tokens_per_pass == 1.0
+
+
+def test_an_empty_draft_is_a_pass_and_not_a_step() -> None:
+    replayed = scored([10, 11, 12, 13, 14], {2: [12, 13]}, k=2)
+    assert (replayed.passes, replayed.steps) == (2, 1)
+    assert replayed.passes_by_drafts == {0: 1, 2: 1}
+    assert replayed.acceptance_rate == 1.0
+
+
+def test_a_draft_shorter_than_k_counts_what_was_proposed() -> None:
+    replayed = scored([10, 11, 12, 13], {1: [11], 3: [13]}, k=4)
+    assert replayed.per_step_drafted == (1, 1)
+    assert replayed.accepted_by_position == (2, 0, 0, 0)
+    assert replayed.acceptance_rate == 1.0
+
+
+def test_a_round_cut_by_the_end_counts_all_that_was_drafted_and_only_what_was_emitted() -> None:
+    """The target would have agreed with what was drafted beyond its end-of-sequence."""
+    replayed = scored([10, 11, 99], {1: [11, 99, 71, 72]}, k=4, stop=99)
+    assert replayed.per_step_drafted == (4,)
+    assert replayed.per_step_accepted == (2,)
+    assert replayed.acceptance_rate == 0.5
+    assert replayed.tokens_per_pass == 2.0
+
+
+def test_a_round_cut_by_a_token_limit_counts_the_same_way() -> None:
+    replayed = scored([10, 11, 12], {1: [11, 12, 71, 72]}, k=3)
+    assert (replayed.draft_tokens, replayed.accepted_tokens) == (3, 2)
+
+
+@pytest.mark.parametrize("answer", [[], [10]])
+def test_an_answer_without_a_pass_has_no_rates(answer: list[int]) -> None:
+    replayed = replay(PROMPT, answer, ScriptedDrafter({}), [3])[3]
+    assert (replayed.passes, replayed.steps, replayed.draft_tokens, replayed.accepted_tokens) == (0, 0, 0, 0)
+    assert replayed.acceptance_rate is None
+    assert replayed.mean_acceptance_length is None
+    assert replayed.tokens_per_pass is None
+    assert replayed.passes_by_drafts == {}
+
+
+def test_an_unknown_id_is_matched_by_nothing() -> None:
+    drafter = ScriptedDrafter({1: [11, UNKNOWN_ID, 13]})
+    replayed = replay(PROMPT, [10, 11, UNKNOWN_ID], drafter, [3])[3]
+    assert (replayed.draft_tokens, replayed.accepted_tokens) == (3, 1)
+
+
+@given(scene=scenes)
+@settings(deadline=None, max_examples=30)
+def test_rates_stay_between_0_and_1_and_counts_add_up(scene: Scene) -> None:
+    answer, _ = scene.live(k=0)
+    for k, replayed in replay(scene.prompt, answer, scene.drafter, KS).items():
+        assert replayed.acceptance_rate is None or 0 <= replayed.acceptance_rate <= 1
+        assert sum(replayed.accepted_by_position) == replayed.accepted_tokens
+        assert sum(replayed.passes_by_drafts.values()) == replayed.passes
+        assert replayed.k == k
+        overshoot = replayed.passes + replayed.accepted_tokens - replayed.decode_tokens
+        assert overshoot in (0, 1), (
+            "each pass emits one token beside the accepted ones, but for a cut last one"
+        )
+
+
+# --- one pass --------------------------------------------------------------------------------
+
+
+class CountingSession(ScriptedSession):
+    """Notes what it is asked."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        super().__init__(prompt, {})
+        self.asked: list[tuple[int, int]] = []
+
+    def propose(self, k: int) -> list[int]:
+        self.asked.append((len(self.seen), k))
+        return super().propose(k)
+
+
+class CountingDrafter:
+    """Opens sessions that note what they are asked."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.sessions: list[CountingSession] = []
+
+    def open(self, prompt: Sequence[int]) -> DraftSession:
+        self.sessions.append(CountingSession(prompt))
+        return self.sessions[-1]
+
+
+def test_one_pass_over_the_answer_serves_every_k() -> None:
+    drafter = CountingDrafter()
+    curve = replay([1, 2], [3, 4, 5, 6], drafter, [8, 2, 5, 2])
+    assert list(curve) == [2, 5, 8]
+    (session,) = drafter.sessions
+    assert session.asked == [(3, 8), (4, 8), (5, 8)]
+
+
+def test_no_k_asks_nothing() -> None:
+    assert replay([1], [2, 3], CountingDrafter(), []) == {}

@@ -1,0 +1,93 @@
+import json
+from typing import Any
+
+from tests.fakes.rest_gateway import RestGateway
+from tests.gateway.cli.conftest import Ace
+
+DOWN: dict[str, Any] = {
+    "name": "gpu/1",
+    "url": "http://gpu",
+    "declared_kind": "auto",
+    "kind": "openai",
+    "state": "down",
+    "state_reason": "connection refused",
+    "credential": "env:GPU_KEY",
+    "models": ["m1", "m2"],
+    "findings": [
+        {"capability": "streaming", "support": "unknown", "evidence": "no [answer]", "value": None},
+    ],
+    "executors": [
+        {"name": "in_engine", "possible": False, "sentence": "The server does not know vllm_xargs."}
+    ],
+    "probed_at": 0.5,
+}
+
+
+def test_add_sends_name_url_kind_and_credential(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(201, DOWN)]
+    args = ("add", "gpu/1", "http://gpu/v1", "--kind", "vllm", "--credential", "env:GPU_KEY")
+    assert ace("backends", *args, "--gateway", rest.url).exit_code == 0
+    (asked,) = rest.asked
+    assert (asked.method, asked.path) == ("POST", "/admin/v1/backends")
+    assert asked.body == {
+        "name": "gpu/1",
+        "url": "http://gpu/v1",
+        "kind": "vllm",
+        "credential": "env:GPU_KEY",
+    }
+
+
+def test_add_takes_only_known_kinds(ace: Ace, rest: RestGateway) -> None:
+    result = ace("backends", "add", "a", "http://a", "--kind", "tgi", "--gateway", rest.url)
+    assert result.exit_code == 2
+    assert "'auto'" in result.stderr
+    assert rest.asked == []
+
+
+def test_a_backend_that_is_down_is_shown_with_its_reason_findings_and_executors(
+    ace: Ace, rest: RestGateway
+) -> None:
+    rest.answers = [(200, DOWN)]
+    result = ace("backends", "show", "gpu/1", "--gateway", rest.url)
+    assert result.exit_code == 0
+    assert rest.asked[0].path == "/admin/v1/backends/gpu%2F1"
+    assert "down: connection refused" in result.stdout
+    assert "no [answer]" in result.stdout
+    assert "m1, m2" in result.stdout
+    assert "in_engine: not possible. The server does not know vllm_xargs." in result.stdout
+
+
+def test_probe_asks_for_a_new_look(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, DOWN | {"probed_at": None, "credential": None})]
+    assert "never" in ace("backends", "probe", "b", "--gateway", rest.url).stdout
+    assert (rest.asked[0].method, rest.asked[0].path) == ("POST", "/admin/v1/backends/b/probe")
+
+
+def test_json_is_the_rest_answer(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, DOWN), (200, {"backends": [DOWN]})]
+    shown = ace("backends", "show", "b", "--json", "--gateway", rest.url)
+    listed = ace("backends", "list", "--json", "--gateway", rest.url)
+    assert json.loads(shown.stdout) == DOWN
+    assert json.loads(listed.stdout) == {"backends": [DOWN]}
+
+
+def test_the_list_has_one_line_for_each_backend(ace: Ace, rest: RestGateway) -> None:
+    long_reason = "very " * 60 + "down"
+    rest.answers = [(200, {"backends": [DOWN, DOWN | {"name": "b2", "state_reason": long_reason}]})]
+    lines = ace("backends", "list", "--gateway", rest.url).stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[2].startswith("b2")
+    assert long_reason in lines[2]
+
+
+def test_an_empty_list_says_how_to_register(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {"backends": []})]
+    assert "ace backends add NAME URL" in ace("backends", "list", "--gateway", rest.url).stdout
+
+
+def test_remove_deletes(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(204, None), (204, None)]
+    assert ace("backends", "remove", "b", "--gateway", rest.url).stdout == "Removed b.\n"
+    as_json = ace("backends", "remove", "b", "--json", "--gateway", rest.url)
+    assert json.loads(as_json.stdout) == {"removed": "b"}
+    assert (rest.asked[0].method, rest.asked[0].path) == ("DELETE", "/admin/v1/backends/b")

@@ -1,0 +1,291 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.fleet.model import Backend
+from gateway.policy.decide import decide, drafter_for, in_control_block
+from gateway.policy.fields import BYPASSED_FIELDS
+from gateway.policy.load import parse_policy
+from gateway.policy.model import (
+    Action,
+    Control,
+    Decision,
+    Defaults,
+    Facts,
+    Match,
+    Mode,
+    Policy,
+    Prod,
+    Rule,
+    Shadow,
+    Workload,
+)
+from probes.model import Capability, Finding, Support
+
+PLAIN = Backend(name="plain", url="http://127.0.0.1:1")
+NOON = 1_700_000_000.0
+NO_CONTROL = Control(fraction=0)
+
+
+def having_in_engine(support: Support) -> Backend:
+    finding = Finding(capability=Capability.IN_ENGINE, support=support, evidence="asked")
+    return replace(PLAIN, name=f"in-engine-{support}", findings={Capability.IN_ENGINE: finding})
+
+
+ABLE = having_in_engine(Support.YES)
+
+
+def one_rule(**said: Any) -> Policy:
+    return Policy(version=1, rules=(Rule(name="fast", **said),))
+
+
+def prod(prod: Prod | None = None, **said: Any) -> Policy:
+    return one_rule(mode=Mode.PROD, experimental=True, prod=prod or Prod(control=NO_CONTROL), **said)
+
+
+def shadow(**said: Any) -> Policy:
+    return one_rule(mode=Mode.SHADOW, **said)
+
+
+def outcome(policy: Policy, facts: Facts | None = None, backend: Backend = ABLE) -> tuple[Action, str | None]:
+    decision = decide(policy, facts or Facts(), backend, NOON)
+    return decision.action, decision.reason
+
+
+def test_off_passes_and_names_no_drafter() -> None:
+    assert decide(one_rule(mode=Mode.OFF), Facts(), ABLE, NOON) == Decision(
+        mode=Mode.OFF, action=Action.PASS, rule="fast", trail=("fast: applies, mode off, pass",)
+    )
+
+
+@pytest.mark.parametrize("spelling", ["off", "Off", '"off"', "false"])
+def test_a_switch_that_is_off_switches(spelling: str) -> None:
+    """BR-C07, observed in what happens to a request."""
+    text = f"version: 1\ndefaults: {{mode: shadow}}\nrules: [{{name: stop, mode: {spelling}}}]"
+    assert decide(parse_policy(text, "p.yaml"), Facts(), ABLE, NOON).action is Action.PASS
+
+
+def test_shadow_would_speculate_within_its_budget() -> None:
+    policy = shadow(draft="ngram", lookahead=3, shadow=Shadow(max_tokens_per_minute=500))
+    assert decide(policy, Facts(), PLAIN, NOON) == Decision(
+        mode=Mode.SHADOW,
+        action=Action.WOULD_SPECULATE,
+        rule="fast",
+        drafter="ngram",
+        k=3,
+        max_tokens_per_minute=500,
+        trail=("fast: applies, mode shadow, would_speculate",),
+    )
+
+
+def test_shadow_skips_what_is_not_sampled_and_what_has_no_drafter() -> None:
+    assert outcome(shadow(shadow=Shadow(sample=0))) == (Action.SKIP, "not_sampled")
+    assert outcome(shadow(draft="none", shadow=Shadow(sample=0))) == (Action.SKIP, "no_drafter")
+
+
+def test_prod_speculates_with_the_executor_that_the_backend_supports() -> None:
+    assert decide(prod(lookahead=4), Facts(), ABLE, NOON) == Decision(
+        mode=Mode.PROD,
+        action=Action.SPECULATE,
+        rule="fast",
+        drafter="ngram",
+        executor="in_engine",
+        k=4,
+        trail=("fast: applies, mode prod, speculate",),
+    )
+
+
+@pytest.mark.parametrize("backend", [PLAIN, having_in_engine(Support.NO), having_in_engine(Support.UNKNOWN)])
+@pytest.mark.parametrize("executor", ["auto", "in_engine"])
+def test_only_a_proven_executor_is_used(backend: Backend, executor: str) -> None:
+    policy = prod(Prod.model_validate({"executor": executor}))
+    assert outcome(policy, backend=backend) == (Action.BYPASS, "no_executor")
+
+
+@pytest.mark.parametrize(("field", "reason"), sorted(BYPASSED_FIELDS["in_engine"].items()))
+def test_a_request_with_a_field_that_may_not_be_speculated_is_bypassed(field: str, reason: str) -> None:
+    assert outcome(prod(), Facts(fields=frozenset({"model", field}))) == (Action.BYPASS, reason)
+
+
+def test_the_first_obstacle_is_the_reason() -> None:
+    """Fields, then drafter, then share, then executor, then control."""
+    nothing_goes = Prod(share=0, control=Control(fraction=0.5))
+    only_control = Prod(control=Control(fraction=0.5))
+    at = next(at for at in range(0, 6000, 60) if in_control_block(ABLE.name, "", at, only_control.control))
+
+    def reason(policy: Policy, facts: Facts, backend: Backend) -> str | None:
+        return decide(policy, facts, backend, at).reason
+
+    assert reason(prod(nothing_goes, draft="none"), Facts(fields=frozenset({"tools"})), PLAIN) == "tools"
+    assert reason(prod(nothing_goes, draft="none"), Facts(), PLAIN) == "no_drafter"
+    assert reason(prod(nothing_goes), Facts(), PLAIN) == "outside_share"
+    assert reason(prod(only_control), Facts(), PLAIN) == "no_executor"
+    assert reason(prod(only_control), Facts(), ABLE) == "control_block"
+
+
+def test_control_traffic_keeps_the_executor_it_is_compared_with() -> None:
+    control = Control(block=60, fraction=0.5)
+    decisions = [decide(prod(Prod(control=control)), Facts(), ABLE, at) for at in range(0, 3600, 60)]
+    plain = [decision for decision in decisions if decision.action is Action.CONTROL]
+    assert 0 < len(plain) < len(decisions)
+    assert {(d.reason, d.executor, d.drafter) for d in plain} == {("control_block", "in_engine", "ngram")}
+
+
+def test_the_first_rule_that_matches_decides_and_the_trail_says_why_others_did_not() -> None:
+    policy = Policy(
+        version=1,
+        rules=(
+            Rule(name="code", match=Match(workload=(Workload.CODE,))),
+            Rule(name="search", match=Match(tenant=("search",)), mode=Mode.SHADOW),
+            Rule(name="rest"),
+        ),
+    )
+    decision = decide(policy, Facts(tenant="search"), PLAIN, NOON)
+    assert decision.rule == "search"
+    assert decision.trail == (
+        "code: workload chat is none of ['code']",
+        "search: applies, mode shadow, would_speculate",
+    )
+
+
+def test_a_reason_is_told_as_a_sentence_too() -> None:
+    (line,) = decide(prod(), Facts(), having_in_engine(Support.NO), NOON).trail
+    assert line == (
+        "fast: applies, mode prod, bypass (no_executor): "
+        "in_engine needs the finding in_engine, which is no for 'in-engine-no'"
+    )
+
+
+def test_the_defaults_decide_where_no_rule_matches() -> None:
+    policy = Policy(
+        version=1,
+        defaults=Defaults(mode=Mode.SHADOW, lookahead=7),
+        rules=(Rule(name="code", match=Match(workload=(Workload.CODE,))),),
+    )
+    decision = decide(policy, Facts(), PLAIN, NOON)
+    assert (decision.rule, decision.action, decision.k) == ("default", Action.WOULD_SPECULATE, 7)
+    assert len(decision.trail) == 2
+
+
+def test_other_endpoints_pass_whatever_the_rules_say() -> None:
+    decision = decide(prod(), Facts(endpoint="other"), ABLE, NOON)
+    assert (decision.mode, decision.action, decision.rule) == (Mode.OFF, Action.PASS, "default")
+
+
+def test_every_drafter_that_a_rule_may_ask_for_comes_to_something() -> None:
+    words = get_args(Defaults.model_fields["draft"].annotation)
+    assert {word: drafter_for(word) for word in words} == {"auto": "ngram", "none": None, "ngram": "ngram"}
+
+
+def share_of(policies: Mapping[str, Policy], action: Action, count: int = 4000) -> dict[str, float]:
+    facts = [Facts(request_id=f"request-{number}") for number in range(count)]
+    return {
+        name: sum(decide(policy, f, ABLE, NOON).action is action for f in facts) / count
+        for name, policy in policies.items()
+    }
+
+
+def test_samples_and_shares_are_met_over_many_requests() -> None:
+    """Four standard deviations of 4000 draws are 0.032 at most."""
+    wanted = {"0.0": 0.0, "0.1": 0.1, "0.5": 0.5, "0.9": 0.9, "1.0": 1.0}
+    sampled = share_of(
+        {name: shadow(shadow=Shadow(sample=part)) for name, part in wanted.items()}, Action.WOULD_SPECULATE
+    )
+    shared = share_of(
+        {name: prod(Prod(share=part, control=NO_CONTROL)) for name, part in wanted.items()}, Action.SPECULATE
+    )
+    assert sampled == pytest.approx(wanted, abs=0.032)
+    assert shared == pytest.approx(wanted, abs=0.032)
+    assert (sampled["0.0"], sampled["1.0"], shared["0.0"], shared["1.0"]) == (0, 1, 0, 1)
+
+
+def test_sample_and_share_draw_independently() -> None:
+    """A rule that is moved from shadow to prod does not meet the very requests that it sampled."""
+    ids = [f"request-{number}" for number in range(4000)]
+    half_sampled, half_shared = shadow(shadow=Shadow(sample=0.5)), prod(Prod(share=0.5, control=NO_CONTROL))
+    both = sum(
+        decide(half_sampled, Facts(request_id=i), ABLE, NOON).action is Action.WOULD_SPECULATE
+        and decide(half_shared, Facts(request_id=i), ABLE, NOON).action is Action.SPECULATE
+        for i in ids
+    )
+    assert both / len(ids) == pytest.approx(0.25, abs=0.03)
+
+
+@given(st.text(), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_share_keeps_the_requests_of_a_smaller_one(
+    request_id: str, one: float, other: float
+) -> None:
+    facts = Facts(request_id=request_id)
+    smaller, larger = (prod(Prod(share=share, control=NO_CONTROL)) for share in sorted((one, other)))
+    if outcome(smaller, facts)[0] is Action.SPECULATE:
+        assert outcome(larger, facts)[0] is Action.SPECULATE
+
+
+def test_control_blocks_are_whole_and_meet_their_fraction() -> None:
+    control = Control(block=60, fraction=0.25)
+    starts = range(0, 60 * 4000, 60)
+    blocks = [in_control_block("b", "m", at, control) for at in starts]
+    assert sum(blocks) / len(blocks) == pytest.approx(0.25, abs=0.03)
+    assert blocks == [in_control_block("b", "m", at + 59.999, control) for at in starts]
+
+
+def test_backends_and_models_have_blocks_of_their_own() -> None:
+    control = Control(block=60, fraction=0.5)
+    times = range(0, 60 * 64, 60)
+    rows = {
+        tuple(in_control_block(backend, model, at, control) for at in times)
+        for backend, model in [("a", "m"), ("b", "m"), ("a", "n"), ("am", "")]
+    }
+    assert len(rows) == 4
+
+
+matches = st.sampled_from(
+    [
+        Match(),
+        Match(model=("m*",)),
+        Match(tenant=("t",), max_temperature=0.5),
+        Match(workload=(Workload.CODE, Workload.RAG)),
+    ]
+)
+rules = st.builds(
+    Rule,
+    name=st.just("placeholder"),
+    match=matches,
+    mode=st.sampled_from(Mode),
+    experimental=st.just(True),
+    draft=st.sampled_from(["auto", "none", "ngram"]),
+    shadow=st.builds(Shadow, sample=st.floats(0, 1)),
+    prod=st.builds(Prod, share=st.floats(0, 1), control=st.builds(Control, fraction=st.floats(0, 0.5))),
+)
+any_facts = st.builds(
+    Facts,
+    request_id=st.text(max_size=8),
+    endpoint=st.sampled_from(["chat", "completions"]),
+    model=st.sampled_from(["m1", "other"]),
+    tenant=st.sampled_from(["t", "u"]),
+    workload=st.sampled_from(Workload),
+    temperature=st.none() | st.floats(0, 2),
+    fields=st.frozensets(st.sampled_from(["model", "tools", "n", "seed"])),
+)
+
+
+@given(st.lists(rules, max_size=5), any_facts, st.sampled_from([PLAIN, ABLE]), st.floats(0, 2e9))
+def test_decisions_are_repeatable_and_told_up_to_the_deciding_rule(
+    some: list[Rule], facts: Facts, backend: Backend, at: float
+) -> None:
+    named = tuple(rule.model_copy(update={"name": f"rule-{place}"}) for place, rule in enumerate(some))
+    policy = Policy(version=1, rules=named)
+    decision = decide(policy, facts, backend, at)
+    assert decision == decide(policy, facts, backend, at)
+    considered = [line.split(":")[0] for line in decision.trail]
+    order = [*(rule.name for rule in named), "default"]
+    assert considered == order[: order.index(decision.rule) + 1]
+    assert (decision.reason is None) == (
+        decision.action in (Action.PASS, Action.WOULD_SPECULATE, Action.SPECULATE)
+    )
+    assert (decision.executor is not None) == (decision.action in (Action.SPECULATE, Action.CONTROL))
+    assert (decision.k is None) == (decision.drafter is None)

@@ -1,0 +1,182 @@
+"""The data plane under a real uvicorn on a real socket, with what it records in queues."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from gateway.errors import InvalidKey
+from gateway.evidence.multiplier import MultiplierBook
+from gateway.fleet.model import Backend, BackendState, EngineKind, FleetSnapshot
+from gateway.policy.load import LoadedPolicy
+from gateway.policy.model import Policy
+from gateway.proxy.handler import DataPlane, Limits
+from gateway.proxy.retry_budget import RetryBudget
+from gateway.proxy.upstream import BackendPool, Timeouts
+from gateway.shadow.answer import FinishedAnswer
+from gateway.telemetry.record import AccessRecord, StageRecord
+from probes.model import Capability, Finding, Support
+from tests.fakes.upstream import PATIENCE_S, Script, Upstream
+
+IN_ENGINE = {
+    Capability.IN_ENGINE: Finding(capability=Capability.IN_ENGINE, support=Support.YES, evidence="tried")
+}
+
+
+def backend_at(upstream: Upstream | str, name: str = "b1", **facts: Any) -> Backend:
+    """A backend that is up, serves `m1` and speaks the in_engine contract."""
+    known: dict[str, Any] = {
+        "url": upstream if isinstance(upstream, str) else upstream.url,
+        "kind": EngineKind.EMBEDDED,
+        "state": BackendState.UP,
+        "models": ("m1",),
+        "findings": IN_ENGINE,
+        "probed_at": 1_700_000_000.5,
+    }
+    return Backend(name=name, **(known | facts))
+
+
+def policy_with(mode: str, **rule: Any) -> Policy:
+    """A policy with one rule for everything."""
+    line = {"name": "all", "mode": mode, "experimental": mode == "prod", **rule}
+    return Policy.model_validate({"version": 1, "rules": [line]})
+
+
+def prod_policy(control: float = 0.0, **rule: Any) -> Policy:
+    """Everything is speculated, but for `control` of the blocks."""
+    return policy_with("prod", prod={"control": {"fraction": control}}, **rule)
+
+
+class Holder:
+    """Holds the policy in force."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.current = LoadedPolicy(policy=policy, revision="rev1", source="test", loaded_at=0.0)
+
+
+class Records:
+    """All that the data plane leaves behind."""
+
+    def __init__(self) -> None:
+        self._access = queue.Queue[AccessRecord]()
+        self.stages: list[StageRecord] = []
+        self.offered: list[FinishedAnswer] = []
+        self.unreachable: list[tuple[str, str]] = []
+
+    def access(self, record: AccessRecord) -> None:
+        self._access.put(record)
+
+    def stage(self, record: StageRecord) -> None:
+        self.stages.append(record)
+
+    def offer(self, answer: FinishedAnswer) -> None:
+        self.offered.append(answer)
+
+    def report_unreachable(self, name: str, why: str) -> None:
+        self.unreachable.append((name, why))
+
+    def next_access(self) -> AccessRecord:
+        """The next request's record; waits for the request to end."""
+        return self._access.get(timeout=PATIENCE_S)
+
+
+def identify(authorization: bytes | None) -> str:
+    """Knows one key; anonymous clients may come."""
+    if authorization in (None, b"Bearer sk-TEST-GW"):
+        return "team-a" if authorization else "anonymous"
+    raise InvalidKey("This key is not known.")
+
+
+class _Server(uvicorn.Server):
+    """Stops at once, and not at the next tick of a tenth of a second."""
+
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        if not self.should_exit:
+            await self._stopped.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        if hasattr(self, "_stopped"):
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+
+class Gateway:
+    """The data plane in a thread of its own; use as a context manager."""
+
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        *,
+        policy: Policy | None = None,
+        timeouts: Timeouts | None = None,
+        limits: Limits | None = None,
+        retries: RetryBudget | None = None,
+        clock: Callable[[], float] = lambda: 1_700_000_000.0,
+    ) -> None:
+        self.records = Records()
+        self.fleet = FleetSnapshot(tuple(backends))
+        self.book = MultiplierBook()
+        self.pool = BackendPool(timeouts=timeouts or Timeouts())
+        self.holder = Holder(policy or policy_with("off"))
+        plane = DataPlane(
+            policy=self.holder,
+            fleet=lambda: self.fleet,
+            identify=identify,
+            pool=self.pool,
+            telemetry=self.records,
+            feed=self.records,
+            book=self.book,
+            report_unreachable=self.records.report_unreachable,
+            limits=limits or Limits(),
+            retries=retries or RetryBudget(),
+            clock=clock,
+        )
+        config = uvicorn.Config(
+            plane,
+            http="httptools",
+            loop="uvloop",
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            access_log=False,
+            log_config=None,
+        )
+        self._server = _Server(config)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Gateway:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._thread.join(PATIENCE_S)
+        self._listener.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            await self.pool.close()
+
+
+@contextmanager
+def serving(script: Script, **gateway: Any) -> Iterator[tuple[Upstream, Gateway]]:
+    """One upstream with a gateway in front of it."""
+    with Upstream(script) as upstream, Gateway([backend_at(upstream)], **gateway) as front:
+        yield upstream, front

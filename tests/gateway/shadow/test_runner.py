@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from draftrunner.service import create_app
+from gateway.shadow.runner import LONGEST_WAIT_S, Replay, ReplayFailed, RunnerClient, RunnerUnavailable
+
+TOKEN = "runner-token"
+COUNTS = {
+    "passes": 2,
+    "steps": 1,
+    "draft_tokens": 5,
+    "accepted_tokens": 2,
+    "accepted_by_position": [1, 1, 0, 0, 0],
+    "passes_by_drafts": {"0": 1, "5": 1},
+    "tokens_per_pass": 2.0,
+    "acceptance_rate": 0.4,
+    "per_step_drafted": [5],
+}
+
+
+@dataclass
+class Joined:
+    url: str
+    drafters: tuple[str, ...] = ("ngram",)
+
+
+class Bench:
+    """A client, and the runners that it can see: what each answers, and who was asked."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.answers: dict[str, Callable[[httpx.Request], httpx.Response]] = {}
+        self.asked: list[str] = []
+        self.runners: list[Joined] = []
+        self.http = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
+        self.client = RunnerClient(
+            client=self.http, runners=lambda: self.runners, token=TOKEN, clock=lambda: self.now
+        )
+
+    def join(self, name: str, answer: Callable[[httpx.Request], httpx.Response], *drafters: str) -> None:
+        self.answers[name] = answer
+        self.runners.append(Joined(f"http://{name}", drafters or ("ngram",)))
+
+    async def replay(self) -> Replay:
+        return await self.client.replay(
+            prompt_ids=[1, 2], answer_ids=[3, -1], drafter="ngram", profile="embedded", ks=[5]
+        )
+
+    async def why_unavailable(self) -> str:
+        with pytest.raises(RunnerUnavailable) as unavailable:
+            await self.replay()
+        return str(unavailable.value)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.host)
+        return self.answers[request.url.host](request)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    await bench.http.aclose()
+
+
+def well(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, json={"drafter": "ngram", "profile": "embedded", "curve": {"5": COUNTS}})
+
+
+def dead(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+def answers(status: int, body: object = None) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda request: httpx.Response(status, json=body)
+
+
+async def test_a_real_runner_takes_what_is_sent_and_sends_what_is_read() -> None:
+    transport = httpx.ASGITransport(create_app(token=TOKEN, version="1"))
+    async with httpx.AsyncClient(transport=transport) as http:
+        client = RunnerClient(
+            client=http, runners=lambda: [Joined("http://runner")], token=TOKEN, clock=lambda: 0.0
+        )
+        replay = await client.replay(
+            prompt_ids=[1, 2, 3, 4, 1, 2],
+            answer_ids=[3, 4, 1, 2, 3, -1],
+            drafter="ngram",
+            profile="embedded",
+            ks=[1, 5],
+        )
+    assert (replay.drafter, replay.profile, set(replay.curve)) == ("ngram", "embedded", {1, 5})
+    assert replay.curve[5].accepted_tokens == 4
+    assert len(replay.curve[5].accepted_by_position) == 5
+
+
+async def test_the_runner_token_is_sent(bench: Bench) -> None:
+    sent: list[str] = []
+    bench.join("a", lambda request: sent.append(request.headers["authorization"]) or well(request))  # type: ignore[func-returns-value]
+    await bench.replay()
+    assert sent == [f"Bearer {TOKEN}"]
+
+
+async def test_nobody_is_asked_when_nobody_has_joined(bench: Bench) -> None:
+    assert "no draft runner" in await bench.why_unavailable()
+
+
+async def test_a_runner_without_the_drafter_is_not_asked(bench: Bench) -> None:
+    bench.join("a", well, "eagle3")
+    assert "'ngram'" in await bench.why_unavailable()
+    assert bench.asked == []
+
+
+async def test_another_runner_is_asked_when_one_is_dead(bench: Bench) -> None:
+    bench.join("a", dead)
+    bench.join("b", well)
+    await bench.replay()
+    assert bench.asked == ["a", "b"]
+
+
+async def test_a_dead_runner_costs_one_try_now_and_then(bench: Bench) -> None:
+    bench.join("a", dead)
+    for _ in range(1000):
+        assert "http://a" in await bench.why_unavailable()
+        bench.now += 0.1
+    assert len(bench.asked) <= 100.0 / LONGEST_WAIT_S + 5
+
+
+@pytest.mark.parametrize("status", [401, 404, 500, 502])
+async def test_a_runner_that_cannot_answer_is_left_alone(bench: Bench, status: int) -> None:
+    bench.join("a", answers(status))
+    assert str(status) in await bench.why_unavailable()
+    await bench.why_unavailable()
+    assert bench.asked == ["a"]
+
+
+async def test_a_busy_runner_is_asked_again_at_once(bench: Bench) -> None:
+    bench.join("a", answers(503))
+    await bench.why_unavailable()
+    bench.answers["a"] = well
+    await bench.replay()
+
+
+async def test_going_away_and_coming_back_are_logged_once_each(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.join("a", dead)
+    with caplog.at_level(logging.INFO, "gateway.shadow.runner"):
+        for _ in range(3):
+            await bench.why_unavailable()
+        bench.answers["a"] = well
+        bench.now += LONGEST_WAIT_S
+        for _ in range(3):
+            await bench.replay()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_a_refusal_is_not_an_absence(bench: Bench) -> None:
+    bench.join("a", answers(400, {"error": {"message": "ids 17 23", "code": "invalid_request"}}))
+    with pytest.raises(ReplayFailed, match=r"HTTP 400: invalid_request$"):
+        await bench.replay()
+    bench.answers["a"] = well
+    await bench.replay()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"drafter": "ngram", "profile": "embedded", "curve": {}},
+        {"drafter": "ngram", "profile": "embedded", "curve": {"4": COUNTS}},
+        {"drafter": "ngram", "profile": "embedded", "curve": {"5": COUNTS | {"steps": "many"}}},
+    ],
+    ids=str,
+)
+async def test_an_answer_without_the_counts_asked_for_has_failed(bench: Bench, body: object) -> None:
+    bench.join("a", answers(200, body))
+    with pytest.raises(ReplayFailed):
+        await bench.replay()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"error": "no"}'])
+async def test_a_refusal_in_another_shape_has_failed(bench: Bench, body: bytes) -> None:
+    bench.join("a", lambda request: httpx.Response(413, content=body))
+    with pytest.raises(ReplayFailed, match="no code"):
+        await bench.replay()

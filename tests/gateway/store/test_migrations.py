@@ -1,0 +1,118 @@
+"""The tables that migrations make are the tables that the code uses."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
+
+from gateway.errors import SettingsError, StoreError
+from gateway.store.database import Database
+from gateway.store.migrate import config_for, upgrade
+from gateway.store.store import Store
+from gateway.store.tables import metadata
+from tests.fakes.stores import opened_store, store_url
+
+
+def differences(connection: Connection) -> list[Any]:
+    options = {"compare_type": True, "compare_server_default": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+
+def tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())
+
+
+def down_to_base(connection: Connection) -> None:
+    command.downgrade(config_for(connection), "base")
+
+
+async def test_migrated_tables_equal_the_codes_tables(tmp_path: Path) -> None:
+    database = Database(store_url(tmp_path))
+    await database.migrate()
+    async with database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+        assert await connection.run_sync(tables) == {*metadata.tables, "alembic_version"}
+    await database.close()
+
+
+async def test_down_and_up_again_gives_the_same_tables(tmp_path: Path) -> None:
+    database = Database(store_url(tmp_path))
+    await database.migrate()
+    async with database.writing() as connection:
+        await connection.run_sync(down_to_base)
+        assert await connection.run_sync(tables) == {"alembic_version"}
+    async with database.writing() as connection:
+        await connection.run_sync(upgrade)
+        assert await connection.run_sync(differences) == []
+    await database.close()
+
+
+async def test_revisions_form_one_line(tmp_path: Path) -> None:
+    database = Database(store_url(tmp_path))
+    await database.migrate()
+    async with database.reading() as connection:
+        heads = await connection.run_sync(lambda c: ScriptDirectory.from_config(config_for(c)).get_heads())
+    assert len(heads) == 1
+    await database.close()
+
+
+async def test_processes_that_start_at_once_may_all_migrate(tmp_path: Path) -> None:
+    stores = [Store(store_url(tmp_path)) for _ in range(4)]
+    await asyncio.gather(*(store.migrate() for store in stores))
+    assert [await store.backends.all() for store in stores] == [()] * 4
+    for store in stores:
+        await store.close()
+
+
+async def test_migrating_again_keeps_what_is_there(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
+        await store.meta.set_admin_token_sha256("a" * 64)
+        await store.migrate()
+        assert await store.meta.admin_token_sha256() == "a" * 64
+
+
+async def test_a_folder_name_with_a_percent_sign_is_no_format(tmp_path: Path) -> None:
+    folder = tmp_path / "50%(here)s"
+    async with opened_store(folder) as store:
+        assert await store.backends.all() == ()
+
+
+async def test_sqlite_files_get_a_write_ahead_log(tmp_path: Path) -> None:
+    database = Database(store_url(tmp_path))
+    await database.migrate()
+    async with database.reading() as connection:
+        assert (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar() == "wal"
+        assert (await connection.exec_driver_sql("PRAGMA busy_timeout")).scalar() == 5000
+    await database.close()
+
+
+async def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    store = Store(store_url(tmp_path))
+    with pytest.raises(StoreError, match="cannot be used"):
+        await store.migrate()
+    assert not store.migrated
+    await store.close()
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "mysql://h/d", "sqlite://", "sqlite:///:memory:"])
+def test_a_url_of_no_usable_database_says_what_is_allowed(url: str) -> None:
+    with pytest.raises(SettingsError, match="sqlite:///PATH"):
+        Database(url)
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    with pytest.raises(SettingsError) as refused:
+        Database("mysql://operator:hunter2@host/db")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_postgresql_without_its_driver_says_what_to_install() -> None:
+    with pytest.raises(SettingsError, match="pip install asyncpg"):
+        Database("postgresql://operator:hunter2@host/db")
