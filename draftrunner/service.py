@@ -27,8 +27,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from draftrunner.drafters import DRAFTERS
-from draftrunner.errors import StartError
 from draftrunner.join import joined
+from draftrunner.listening import listen, own_url
 from draftrunner.model import MAX_LOOKAHEAD
 from draftrunner.profiles import PROFILES
 from draftrunner.replay import UNKNOWN_ID, Replayed, replay
@@ -211,8 +211,8 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each heartbeat
     version = importlib.metadata.version("ace-gateway")
-    with _listener(host, port) as listener:
-        url = _own_url(host, listener.getsockname()[1])
+    with listen(host, port) as listener:
+        url = own_url(host, listener.getsockname()[1])
         announcement = {
             "url": url,
             "node": socket.gethostname(),
@@ -228,22 +228,14 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
         app = create_app(token=token, version=version, background=background)
         logger.info("draft runner listening on %s", url)
         # Longer than the gateway keeps idle connections, so that the runner never closes one in use.
-        config = uvicorn.Config(app, log_config=None, log_level="warning", timeout_keep_alive=60)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
+        )
         uvicorn.Server(config).run(sockets=[listener])
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise StartError(
-            f"cannot listen on {host} port {port}: {error.strerror}. Choose others with --host and --port."
-        ) from error
-
-
-def _own_url(host: str, port: int) -> str:
-    reachable = socket.gethostname() if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
 def _bearer_check(token: str) -> Callable[[fastapi.Request], Awaitable[None]]:
@@ -292,7 +284,7 @@ def _parsed(body: bytes) -> ReplayRequest:
 
 
 def _complaints(error: ValidationError) -> str:
-    """What is wrong where, without the values sent; cut short, because unknown fields may be many and long."""
+    """What is wrong where, without the values sent; cut short, as unknown fields may be many and long."""
     complaints = "; ".join(
         f"{'.'.join(map(str, complaint['loc'])) or 'body'}: {complaint['msg']}"
         for complaint in error.errors(include_url=False, include_context=False, include_input=False)

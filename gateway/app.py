@@ -132,7 +132,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
         writer = StageWriter(stages=store.stages, on_drop=lambda rows: metrics.dropped("store", rows))
         closing.push_async_callback(writer.close)
-        spans = spans_from_env(os.environ)
+        spans = spans_from_env(os.environ, lambda spans: metrics.dropped("spans", spans))
         closing.callback(spans.close)
         telemetry = Telemetry(
             metrics=metrics,

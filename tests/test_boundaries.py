@@ -5,7 +5,6 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -66,9 +65,3 @@ def test_every_engine_kind_is_complete() -> None:
 
 def test_the_command_line_knows_every_engine_kind() -> None:
     assert {"auto", *map(str, EngineKind)} <= set(KINDS)
-
-
-def test_every_command_of_the_help_page_exists() -> None:
-    main = import_module("gateway.__main__")
-    for name in main.COMMANDS:
-        assert main.main.get_command(None, name) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
@@ -67,12 +67,6 @@ TokenId = Annotated[int, Field(ge=0)]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
-class _Body(BaseModel):
-    """Unknown fields are kept, so that those which would change the output can be refused."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
 class Extras(BaseModel):
     """`vllm_xargs`, as far as it is ours: the `in_engine` contract."""
 
@@ -90,8 +84,13 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GenerationBody(_Body):
-    """The fields that chat and plain completions share."""
+class GenerationBody(BaseModel):
+    """The fields that chat and plain completions share.
+
+    Unknown fields are kept, so that those which would change the output can be refused.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -110,14 +109,18 @@ class GenerationBody(_Body):
     vllm_xargs: Extras | None = None
 
     @model_validator(mode="after")
-    def _refuse_what_is_not_implemented(self) -> GenerationBody:
-        for field, value in (self.model_extra or {}).items():
-            if field in NEUTRAL and value is not None and value not in NEUTRAL[field]:
-                allowed = ", ".join(map(repr, (*NEUTRAL[field], None)))
-                raise ValueError(f"{field} is not supported here beyond values without effect: {allowed}")
+    def _options_need_a_stream(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is only allowed with stream: true")
         return self
+
+    @property
+    def unsupported(self) -> str | None:
+        """Name of a field whose value asks for something that is not implemented; None if there is none."""
+        for name, value in (self.model_extra or {}).items():
+            if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+                return name
+        return None
 
     @property
     def sampling(self) -> Sampling:
@@ -194,11 +197,9 @@ class CompletionBody(GenerationBody):
     @property
     def prompts(self) -> list[str | list[int]]:
         """Every prompt of the call, as text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]  # a list that starts with an id holds only ids
-        return list(self.prompt)  # type: ignore[arg-type]  # what is left holds one prompt per entry
+        given: Any = self.prompt
+        several = isinstance(given, list) and not (given and isinstance(given[0], int))
+        return list(given) if several else [given]
 
 
 class TokenizeBody(BaseModel):
@@ -229,12 +230,19 @@ class DetokenizeBody(BaseModel):
     tokens: list[TokenId]
 
 
-def complaints(errors: list[Any]) -> tuple[str, str | None]:
+def complaints(errors: Sequence[Any]) -> tuple[str, str | None]:
     """Say what is wrong where, without the values sent; and which field is at fault."""
-    told = [(_path(error["loc"]), error["msg"].removeprefix("Value error, ")) for error in errors]
-    message = "; ".join(f"{path}: {what}" if path else what for path, what in told)
-    return message, told[0][0].partition(".")[0] or None
+    if errors[0]["type"] == "json_invalid":
+        return f"The body is not valid JSON: {errors[0]['ctx']['error']}.", None
+    # Validation of a field with several forms reports on each; the first few say enough.
+    told = "; ".join(": ".join(filter(None, (_path(error), _what(error)))) for error in errors[:4])
+    return told, _path(errors[0]).partition(".")[0] or None
 
 
-def _path(location: tuple[str | int, ...]) -> str:
-    return ".".join(map(str, location[1:]))
+def _what(error: Mapping[str, Any]) -> str:
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _path(error: Mapping[str, Any]) -> str:
+    _, *location = error["loc"]
+    return ".".join(map(str, location))

@@ -35,9 +35,7 @@ class RequestRefused(Exception):
 
     def body(self) -> dict[str, Any]:
         """Return OpenAI's error object, as an answer or a stream event carries it."""
-        return {
-            "error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
-        }
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
 
 class InvalidRequest(RequestRefused):

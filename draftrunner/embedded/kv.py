@@ -6,6 +6,7 @@ into buffers with room to spare, and cutting moves one number per layer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,20 +15,25 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 _SMALLEST_CAPACITY = 128
 
 
-class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not annotated
-    """Keys and values of one attention layer, shape [batch, heads, capacity, head_dim], filled up to a length."""
+class GrowingLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
+    """Keys and values of one attention layer: two buffers, filled up to a length.
+
+    Both have shape [batch, heads, capacity, head_dim].
+    """
 
     is_croppable = True
     is_sliding = False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._length = 0
+        self._key_buffer = torch.empty(0)
+        self._value_buffer = torch.empty(0)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the first buffers, shaped like what is to be stored."""
-        self.keys = _resized(key_states, 0, _SMALLEST_CAPACITY)
-        self.values = _resized(value_states, 0, _SMALLEST_CAPACITY)
+        self._key_buffer = _resized(key_states, 0, _SMALLEST_CAPACITY)
+        self._value_buffer = _resized(value_states, 0, _SMALLEST_CAPACITY)
         self.is_initialized = True
 
     def update(
@@ -36,12 +42,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is no
         """Append the new positions and return everything up to them."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self._length + key_states.shape[-2]
+        begin, end = self._length, self._length + key_states.shape[-2]
         self._make_room(end)
-        self.keys[..., self._length : end, :] = key_states
-        self.values[..., self._length : end, :] = value_states
+        self._key_buffer[..., begin:end, :] = key_states
+        self._value_buffer[..., begin:end, :] = value_states
         self._length = end
-        return self.keys[..., :end, :], self.values[..., :end, :]
+        return self._key_buffer[..., :end, :], self._value_buffer[..., :end, :]
 
     def get_seq_length(self) -> int:
         """Return the number of positions held."""
@@ -62,24 +68,25 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is no
     def fork(self, length: int, capacity: int) -> GrowingLayer:
         """Copy the first `length` positions into a layer of its own, with room for `capacity`."""
         copy = GrowingLayer()
-        copy.keys = _resized(self.keys, length, capacity)
-        copy.values = _resized(self.values, length, capacity)
-        copy.is_initialized = True
+        copy._key_buffer = _resized(self._key_buffer, length, capacity)
+        copy._value_buffer = _resized(self._value_buffer, length, capacity)
         copy._length = length
+        copy.is_initialized = True
         return copy
 
     def _make_room(self, length: int) -> None:
-        capacity = self.keys.shape[-2]
+        capacity = self._key_buffer.shape[-2]
         if length > capacity:
-            self.keys = _resized(self.keys, self._length, max(length, 2 * capacity))
-            self.values = _resized(self.values, self._length, max(length, 2 * capacity))
+            self._key_buffer = _resized(self._key_buffer, self._length, max(length, 2 * capacity))
+            self._value_buffer = _resized(self._value_buffer, self._length, max(length, 2 * capacity))
 
 
-class KvCache(Cache):  # type: ignore[misc]  # transformers is not annotated
+class KvCache(Cache):
     """The keys and values of one sequence in every layer of a model."""
 
-    def __init__(self, layers: list[GrowingLayer]) -> None:
-        super().__init__(layers=layers)
+    def __init__(self, layers: Sequence[GrowingLayer]) -> None:
+        super().__init__(layers=list(layers))
+        self._growing = tuple(layers)
 
     @classmethod
     def empty(cls, layer_count: int) -> KvCache:
@@ -89,16 +96,16 @@ class KvCache(Cache):  # type: ignore[misc]  # transformers is not annotated
     @property
     def length(self) -> int:
         """Number of positions held."""
-        return self.layers[0].get_seq_length()
+        return self._growing[0].get_seq_length()
 
     def cut(self, length: int) -> None:
         """Forget the positions from `length` on, in O(1)."""
-        for layer in self.layers:
+        for layer in self._growing:
             layer.cut(length)
 
     def fork(self, length: int, capacity: int) -> KvCache:
         """Copy the first `length` positions, with room for `capacity`; the two share no memory afterwards."""
-        return KvCache([layer.fork(length, capacity) for layer in self.layers])
+        return KvCache([layer.fork(length, capacity) for layer in self._growing])
 
 
 def _resized(states: torch.Tensor, keep: int, capacity: int) -> torch.Tensor:

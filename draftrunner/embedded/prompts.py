@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,13 @@ import jinja2
 
 from draftrunner.embedded.api import (
     DEFAULT_COMPLETION_TOKENS,
+    NEUTRAL,
     ChatBody,
     CompletionBody,
+    DetokenizeBody,
     GenerationBody,
     Message,
+    TokenizeBody,
 )
 from draftrunner.embedded.errors import ContextTooShort, InvalidRequest
 from draftrunner.embedded.generation import Ask
@@ -23,14 +28,16 @@ if TYPE_CHECKING:
 
 
 class Tokenizer:
-    """A model's tokenizer and chat template. For one thread at a time."""
+    """A model's tokenizer and chat template. Safe to use from several threads, one at a time."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
+        self._lock = threading.Lock()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the ids of `text`."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        with self._lock:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -43,7 +50,8 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's spelling of each id."""
-        return [str(piece) for piece in self._tokenizer.convert_ids_to_tokens(list(ids))]
+        with self._lock:
+            return [str(piece) for piece in self._tokenizer.convert_ids_to_tokens(list(ids))]
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """Return the conversation as the model's chat template spells it.
@@ -57,22 +65,24 @@ class Tokenizer:
             )
         turns = [{"role": message.role, "content": message.text} for message in messages]
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=add_generation_prompt
+            with self._lock:
+                return str(
+                    self._tokenizer.apply_chat_template(
+                        turns, tokenize=False, add_generation_prompt=add_generation_prompt
+                    )
                 )
-            )
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"The model's chat template refuses the messages: {error}", param="messages"
             ) from error
 
     def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return str(
-            self._tokenizer.decode(
-                list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        with self._lock:
+            return str(
+                self._tokenizer.decode(
+                    list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+                )
             )
-        )
 
 
 class AskReader:
@@ -86,8 +96,9 @@ class AskReader:
         """Read a conversation.
 
         Raises:
-            InvalidRequest: It does not fit the template or the context.
+            InvalidRequest: It does not fit the template or the context, or asks for what is not implemented.
         """
+        _refuse_unsupported(body)
         text = self._tokenizer.render(body.messages, add_generation_prompt=True)
         prompt = self._tokenizer.encode(text, add_special_tokens=False)
         most = self._room(prompt, "messages")
@@ -99,27 +110,57 @@ class AskReader:
         """Read every prompt of the body.
 
         Raises:
-            InvalidRequest: There is no prompt, one is empty, unknown to the vocabulary or does not fit.
+            InvalidRequest: There is no prompt; one is empty, unknown to the vocabulary or does not fit; or
+                the body asks for what is not implemented.
         """
+        _refuse_unsupported(body)
         if not body.prompts:
             raise InvalidRequest("prompt holds no prompt. Give a text or token ids.", param="prompt")
         asks = []
         for given in body.prompts:
-            prompt = self._tokenizer.encode(given, add_special_tokens=True) if isinstance(given, str) else given
+            prompt = (
+                self._tokenizer.encode(given, add_special_tokens=True) if isinstance(given, str) else given
+            )
             most = self._room(prompt, "prompt")
             default = min(DEFAULT_COMPLETION_TOKENS, most)
             asks.append(self._ask(body, prompt, body.max_tokens, default, most, body.logprobs))
         return asks
 
+    def tokenize(self, body: TokenizeBody) -> list[int]:
+        """Return the ids of a text, or of a conversation as `chat` would read it.
+
+        Raises:
+            InvalidRequest: The conversation does not fit the template.
+        """
+        if body.messages is None:
+            # A text gets its special tokens, as a completion's does; a template spells its own.
+            return self._tokenizer.encode(
+                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
+            )
+        text = self._tokenizer.render(body.messages, add_generation_prompt=body.add_generation_prompt)
+        return self._tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+
+    def detokenize(self, body: DetokenizeBody) -> str:
+        """Return the text of ids, special tokens included.
+
+        Raises:
+            InvalidRequest: One of them is not in the vocabulary.
+        """
+        self._check_known(body.tokens, "tokens")
+        return self._tokenizer.decode_all(body.tokens)
+
+    def _check_known(self, ids: Sequence[int], param: str) -> None:
+        highest = max(ids, default=0)
+        if highest >= self._model.vocabulary_size:
+            raise InvalidRequest(
+                f"{param} holds token id {highest}. Ids are below {self._model.vocabulary_size}.", param=param
+            )
+
     def _room(self, prompt: Sequence[int], param: str) -> int:
         """How many tokens fit after `prompt`."""
         if not prompt:
             raise InvalidRequest(f"{param} is empty. Give at least one token.", param=param)
-        if max(prompt) >= self._model.vocabulary_size:
-            raise InvalidRequest(
-                f"{param} holds token id {max(prompt)}. Ids are below {self._model.vocabulary_size}.",
-                param=param,
-            )
+        self._check_known(prompt, param)
         if len(prompt) >= self._model.context_length:
             raise ContextTooShort(
                 f"This model's maximum context length is {self._model.context_length} tokens, and the prompt "
@@ -153,4 +194,13 @@ class AskReader:
             alternatives=alternatives,
             mode=body.speculation.ace_mode,
             k=body.speculation.ace_k,
+        )
+
+
+def _refuse_unsupported(body: GenerationBody) -> None:
+    if (field := body.unsupported) is not None:
+        allowed = ", ".join(map(json.dumps, (*NEUTRAL[field], None)))
+        raise InvalidRequest(
+            f"{field} is not supported by this backend. Leave it out or send what has no effect: {allowed}.",
+            param=field,
         )

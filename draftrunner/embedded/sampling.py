@@ -17,6 +17,9 @@ import numpy.typing as npt
 Row = npt.NDArray[np.float32]
 """Logits of one position, shape [vocab]."""
 
+Ids = npt.NDArray[np.intp]
+Scores = npt.NDArray[np.float64]
+
 _GREEDY_BELOW = 1e-5
 """Temperatures below this overflow when divided by, and mean greedy decoding anyway."""
 
@@ -76,7 +79,7 @@ def token_logprob(row: Row, token: int, alternatives: int) -> TokenLogprob:
     return TokenLogprob(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in likely))
 
 
-def _exponential_noise(key: int, position: int, size: int) -> npt.NDArray[np.float64]:
+def _exponential_noise(key: int, position: int, size: int) -> Scores:
     """Exponential noise; minus its logarithm is Gumbel noise.
 
     In double precision, because the draw is decided by the smallest values: 24 bits would make
@@ -87,7 +90,7 @@ def _exponential_noise(key: int, position: int, size: int) -> npt.NDArray[np.flo
     return generator.standard_exponential(size)
 
 
-def _kept(scores: npt.NDArray[np.float64], sampling: Sampling) -> npt.NDArray[np.intp]:
+def _kept(scores: Scores, sampling: Sampling) -> Ids:
     """Ids of the tokens that may be drawn."""
     kept = _largest(scores, sampling.top_k) if sampling.top_k > 0 else np.arange(scores.size)
     if sampling.top_p < 1.0:
@@ -95,14 +98,14 @@ def _kept(scores: npt.NDArray[np.float64], sampling: Sampling) -> npt.NDArray[np
     return kept
 
 
-def _largest(scores: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+def _largest(scores: Scores, count: int) -> Ids:
     """Ids of the `count` largest scores, largest first."""
     count = min(count, scores.size)
-    found = np.argpartition(-scores, count - 1)[:count] if count else np.arange(0)
+    found: Ids = np.argpartition(-scores, count - 1)[:count] if count else np.arange(0)
     return found[np.argsort(-scores[found], kind="stable")]
 
 
-def _nucleus(scores: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.intp]:
+def _nucleus(scores: Scores, top_p: float) -> Ids:
     """Indices of the smallest set of most likely entries whose probability reaches `top_p`."""
     probabilities = np.exp(scores - scores.max())
     probabilities /= probabilities.sum()
@@ -110,4 +113,5 @@ def _nucleus(scores: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.in
     candidates = np.flatnonzero(probabilities >= (1.0 - top_p) / probabilities.size)
     order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
     before = np.cumsum(probabilities[order]) - probabilities[order]
-    return order[before < top_p]
+    reached: Ids = order[before < top_p]
+    return reached

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from draftrunner.embedded.kv import KvCache
@@ -62,13 +60,13 @@ class CachedTarget:
         self._model = model
         self.cache = cache
 
-    def score(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Feed `tokens`; row i holds the logits that follow `tokens[:i + 1]`. Shape [len(tokens), vocab]."""
+    def score(self, tokens: Sequence[int]) -> list[Row]:
+        """Feed `tokens`; row i holds the logits that follow `tokens[:i + 1]`."""
         return self._forward(tokens, rows=len(tokens))
 
     def prefill(self, tokens: Sequence[int]) -> Row:
-        """Feed `tokens` and return the logits that follow the last. Shape [vocab]."""
-        row: Row = self._forward(tokens, rows=1)[0]
+        """Feed `tokens` and return the logits that follow the last."""
+        (row,) = self._forward(tokens, rows=1)
         return row
 
     def rewind(self, length: int) -> None:
@@ -76,17 +74,16 @@ class CachedTarget:
         self.cache.cut(length)
 
     @torch.inference_mode()
-    def _forward(self, tokens: Sequence[int], rows: int) -> npt.NDArray[np.float32]:
+    def _forward(self, tokens: Sequence[int], rows: int) -> list[Row]:
         output = self._model(
             input_ids=torch.tensor([tokens]), cache=self.cache, use_cache=True, logits_to_keep=rows
         )
-        logits: npt.NDArray[np.float32] = output.logits[0].float().numpy()  # shape: [rows, vocab]
-        return logits
+        return list(output.logits[0].float().numpy())  # shape: [rows, vocab]
 
 
 def _check_layers(kinds: Iterable[str]) -> None:
     if unsuited := sorted(set(kinds) - _CACHEABLE):
         raise StartError(
-            f"This model has layers of kind {', '.join(unsuited)}, whose state cannot be cut back when a draft "
-            f"is rejected. Kinds that can be served: {', '.join(sorted(_CACHEABLE))}."
+            f"this model has layers of kind {', '.join(unsuited)}, whose state cannot be cut back when a "
+            f"draft is rejected. Kinds that can be served: {', '.join(sorted(_CACHEABLE))}."
         )

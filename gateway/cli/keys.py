@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -17,7 +16,6 @@ from gateway.cli.client import GatewayClient, json_option, print_json, print_tab
 
 if TYPE_CHECKING:
     from gateway.keys import KeyRing
-    from gateway.store.model import StoredKey
 
 _ROUTE = "/admin/v1/keys"
 _R = TypeVar("_R")
@@ -120,11 +118,19 @@ class _StoreDesk:
         self._data = data
 
     def add(self, name: str, tenant: str) -> dict[str, Any]:
+        from gateway.control.views import IssuedKeyView
+
         made = self._on_ring(lambda ring: ring.issue(name=name, tenant=tenant))
-        return {**_shown(made.stored), "key": made.secret}
+        stored = made.stored
+        return IssuedKeyView(
+            id=stored.id, name=stored.name, tenant=stored.tenant, key=made.secret, prefix=stored.prefix
+        ).model_dump()
 
     def list(self) -> dict[str, Any]:
-        return {"keys": [_shown(key) for key in self._on_ring(lambda ring: ring.all())]}
+        from gateway.control.views import KeysView, KeyView
+
+        found = self._on_ring(lambda ring: ring.all())
+        return KeysView(keys=[KeyView.of(key) for key in found]).model_dump()
 
     def revoke(self, key_id: str) -> None:
         self._on_ring(lambda ring: ring.revoke(key_id))
@@ -145,10 +151,6 @@ class _StoreDesk:
                 await store.close()
 
         return asyncio.run(acted())
-
-
-def _shown(key: StoredKey) -> dict[str, Any]:
-    return {name: value for name, value in asdict(key).items() if name != "sha256"}
 
 
 def _time(at: float | None) -> str | None:

@@ -141,17 +141,30 @@ def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
     if not isinstance(witness, BodyMeter | StreamMeter):
         return _Measured(why_not="encoded_answer")
     numbers = read_engine_metrics(witness.usage, witness.metrics)
-    metrics = witness.metrics if isinstance(witness.metrics, dict) else {}
-    counts = metrics.get("speculative_decoding")
-    profile = counts.get("profile") if isinstance(counts, dict) else None
-    why_not = None
+    return _Measured(
+        numbers=numbers,
+        profile=_profile(witness.metrics),
+        why_not=_why_incomplete(numbers, witness.metrics, attempt.decision.action),
+    )
+
+
+def _why_incomplete(numbers: EngineNumbers, metrics: object, action: Action) -> str | None:
     if numbers.completion_tokens is None:
-        why_not = "no_usage"
-    elif witness.metrics is None:
-        why_not = "no_metrics"
-    elif attempt.decision.action is Action.SPECULATE and numbers.steps is None:
-        why_not = "no_speculation_metrics" if counts is None else "malformed_metrics"
-    return _Measured(numbers=numbers, profile=profile if isinstance(profile, str) else None, why_not=why_not)
+        return "no_usage"
+    if metrics is None:
+        return "no_metrics"
+    if not isinstance(metrics, dict):
+        return "malformed_metrics"
+    if action is Action.SPECULATE and numbers.steps is None:
+        counts = metrics.get("speculative_decoding")
+        return "no_speculation_metrics" if counts is None else "malformed_metrics"
+    return None
+
+
+def _profile(metrics: object) -> str | None:
+    counts = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    profile = counts.get("profile") if isinstance(counts, dict) else None
+    return profile if isinstance(profile, str) else None
 
 
 def _failure(exchange: Exchange, attempt: Attempt) -> str | None:

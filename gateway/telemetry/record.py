@@ -106,4 +106,6 @@ MAX_TEXT = 512
 
 def clipped(text: str) -> str:
     """`text` as telemetry shows it: not endless, and valid UTF-8 whatever a client sent."""
+    if len(text) <= MAX_TEXT and text.isascii():
+        return text
     return text[:MAX_TEXT].encode(errors="replace").decode()

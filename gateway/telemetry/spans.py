@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import (
@@ -42,6 +42,7 @@ _OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
+_PATIENCE_S = 2.0
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -55,17 +56,40 @@ class Spans(Protocol):
         """Make the stage's span."""
 
     def close(self) -> None:
-        """Export what waits; may take seconds, so not for an event loop."""
+        """Export what waits; may take two seconds."""
 
 
-def spans_from_env(env: Mapping[str, str]) -> Spans:
-    """Spans to the OTLP endpoint that OpenTelemetry's own variables name; none of them set costs nothing."""
+def spans_from_env(env: Mapping[str, str], dropped: Callable[[int], None]) -> Spans:
+    """Spans to the OTLP endpoint that OpenTelemetry's own variables name; none of them set costs nothing.
+
+    Args:
+        env: The environment.
+        dropped: Told how many spans the endpoint did not take, from any thread.
+    """
     unwanted = env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER") == "none"
     if unwanted or not any(env.get(name) for name in _ENDPOINTS):
         return NoSpans()
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OtelSpans(BatchSpanProcessor(OTLPSpanExporter()))
+    return OtelSpans(BatchSpanProcessor(CountedExporter(OTLPSpanExporter(), dropped)))
+
+
+class CountedExporter(SpanExporter):
+    """Exports through `exporter` and counts the spans that it failed to deliver."""
+
+    def __init__(self, exporter: SpanExporter, dropped: Callable[[int], None]) -> None:
+        self._exporter, self._dropped = exporter, dropped
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export a batch."""
+        result = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            self._dropped(len(spans))
+        return result
+
+    def shutdown(self) -> None:
+        """Give up what is being retried."""
+        self._exporter.shutdown()
 
 
 class NoSpans:
@@ -125,8 +149,10 @@ class OtelSpans:
         span.end(_nanoseconds(max(record.at, self._now())))
 
     def close(self) -> None:
-        """Export what waits."""
-        self._provider.shutdown()
+        """Export what waits; a collector that is away is given up after a short while."""
+        closing = threading.Thread(target=self._provider.shutdown, name="ace-spans", daemon=True)
+        closing.start()
+        closing.join(_PATIENCE_S)
 
     def _as_parent(self, trace: _Trace) -> Context:
         """The request's span, sampled if and only if `access` samples it."""

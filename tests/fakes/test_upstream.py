@@ -9,11 +9,9 @@ from tests.fakes.upstream import PATIENCE_S, Conversation, Upstream
 
 
 def test_what_was_received_is_kept_byte_for_byte() -> None:
+    head = b"POST /v1/x?a=%20b HTTP/1.1\r\nX-Odd:  two  spaces \r\nx-odd: again\r\nContent-Length: 3\r\n\r\n"
     with Upstream() as up:
-        ask(
-            up.port,
-            b"POST /v1/x?a=%20b HTTP/1.1\r\nX-Odd:  two  spaces \r\nx-odd: again\r\nContent-Length: 3\r\n\r\na\r\n",
-        )
+        ask(up.port, head + b"a\r\n")
         received = up.requests[0]
     assert (received.method, received.target, received.body) == ("POST", "/v1/x?a=%20b", b"a\r\n")
     assert received.header_lines == [b"X-Odd:  two  spaces ", b"x-odd: again", b"Content-Length: 3"]

@@ -106,7 +106,7 @@ class Conversation:
         return closed
 
 
-Script = Callable[[Conversation], None]
+Script = Callable[[Conversation], object]
 
 
 def always_ok(conversation: Conversation) -> None:

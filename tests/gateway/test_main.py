@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+import pytest
 from click.testing import CliRunner
 
 from gateway import __version__
@@ -18,6 +20,13 @@ def test_help_lists_every_command_and_imports_none() -> None:
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert all(name in run.stdout for name in COMMANDS)
     assert run.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_help_page_exists_under_its_name(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
 
 
 def test_the_version_is_told() -> None:

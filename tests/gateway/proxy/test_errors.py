@@ -172,7 +172,7 @@ def test_a_wrong_key_is_a_401_and_the_connection_stays_usable() -> None:
 
 
 def test_a_client_that_waits_for_leave_to_send_is_refused_without_it() -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nAuthorization: wrong\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+    head = post(b"9 bytes..", "Authorization: wrong", "Expect: 100-continue").removesuffix(b"9 bytes..")
     with (
         serving(Conversation.answer) as (_, gateway),
         socket.create_connection(("127.0.0.1", gateway.port)) as client,

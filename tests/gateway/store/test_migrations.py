@@ -1,6 +1,7 @@
 """The tables that migrations make are the tables that the code uses."""
 
 import asyncio
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def test_a_password_in_the_url_is_not_shown() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-def test_postgresql_without_its_driver_says_what_to_install() -> None:
+def test_postgresql_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="pip install asyncpg"):
         Database("postgresql://operator:hunter2@host/db")

@@ -1,12 +1,18 @@
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.telemetry.spans import NoSpans, OtelSpans, spans_from_env
+from gateway.telemetry.spans import CountedExporter, NoSpans, OtelSpans, spans_from_env
 from tests.fakes.records import access, stage
 
 TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -41,6 +47,10 @@ def attributes(span: ReadableSpan) -> Mapping[str, object]:
 def ids(span: ReadableSpan) -> tuple[str, str]:
     assert span.context is not None
     return format(span.context.trace_id, "032x"), format(span.context.span_id, "016x")
+
+
+def unexpected(count: int) -> None:
+    raise AssertionError(f"{count} spans were dropped")
 
 
 def test_a_request_is_a_server_span_with_the_genai_conventions(traced: Traced) -> None:
@@ -192,11 +202,42 @@ def test_the_service_is_named_and_the_operator_may_name_it_otherwise(monkeypatch
     ],
 )
 def test_without_a_configured_exporter_there_are_no_spans(env: dict[str, str]) -> None:
-    assert isinstance(spans_from_env(env), NoSpans)
+    assert isinstance(spans_from_env(env, dropped=unexpected), NoSpans)
 
 
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
 def test_an_otlp_endpoint_turns_spans_on(name: str) -> None:
-    spans = spans_from_env({name: "http://127.0.0.1:4318"})
+    spans = spans_from_env({name: "http://127.0.0.1:4318"}, dropped=unexpected)
     assert isinstance(spans, OtelSpans)
     spans.close()
+
+
+class AwayCollector(SpanExporter):
+    """Delivers nothing, and not until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.released.wait()
+        return SpanExportResult.FAILURE
+
+
+def test_spans_that_were_not_delivered_are_counted() -> None:
+    dropped: list[int] = []
+    collector = AwayCollector()
+    collector.released.set()
+    spans = OtelSpans(BatchSpanProcessor(CountedExporter(collector, dropped.append)))
+    spans.access(access())
+    spans.stage(stage())
+    spans.close()
+    assert sum(dropped) == 2
+
+
+def test_a_collector_that_is_away_does_not_hold_up_the_end() -> None:
+    collector = AwayCollector()
+    spans = OtelSpans(BatchSpanProcessor(CountedExporter(collector, lambda count: None)))
+    spans.access(access())
+    spans.close()
+    assert not collector.released.is_set()
+    collector.released.set()

@@ -1,0 +1,92 @@
+"""The embedded backend: an OpenAI-compatible server for one small model, with speculation inside."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+
+import uvicorn
+
+from draftrunner.drafters import DRAFTERS
+from draftrunner.embedded.app import Backend, create_app
+from draftrunner.embedded.engine import Engine, Limits
+from draftrunner.embedded.fitting import FittingDrafter
+from draftrunner.embedded.metrics import EngineMetrics
+from draftrunner.embedded.prefixes import PrefixStore
+from draftrunner.embedded.prompts import AskReader, Tokenizer
+from draftrunner.embedded.target import LanguageModel
+from draftrunner.listening import listen, own_url
+from draftrunner.profiles import EMBEDDED
+from draftrunner.weights import Checkpoint, end_ids, find_checkpoint, load_model, load_tokenizer
+
+DRAFTER = "ngram"
+"""What speculates in here."""
+
+KEPT_PREFIX_TOKENS = 16_384
+"""About 380 MB of keys and values for the demo model in bfloat16."""
+
+logger = logging.getLogger(__name__)
+
+
+def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str | None = None) -> None:
+    """Load the model, then serve until stopped.
+
+    Args:
+        host: Address to listen on.
+        port: 0 takes a free one; the log says which.
+        model: Folder of a causal language model, or `demo`.
+        dtype: `bfloat16` or `float32`.
+        served_model_name: Model id to serve instead of the folder's name.
+
+    Raises:
+        StartError: The model cannot be served, or the address cannot be listened on.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    checkpoint = find_checkpoint(model)
+    backend = load_backend(checkpoint, dtype=dtype, model_id=served_model_name or checkpoint.model_id)
+    with listen(host, port) as listener:
+        url = own_url(host, listener.getsockname()[1])
+        logger.info("embedded backend serving %s (%s) on %s", backend.model_id, dtype, url)
+        config = uvicorn.Config(
+            create_app(backend),
+            log_config=None,
+            log_level="warning",
+            # Longer than a gateway keeps idle connections, so that one in use is never closed from here.
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def load_backend(
+    checkpoint: Checkpoint, *, dtype: str, model_id: str, limits: Limits | None = None
+) -> Backend:
+    """Read the weights and join the backend's parts.
+
+    Raises:
+        StartError: The checkpoint cannot be served.
+    """
+    loaded = load_model(checkpoint, dtype)
+    tokenizer = Tokenizer(load_tokenizer(checkpoint))
+    language_model = LanguageModel(loaded, end_ids=end_ids(loaded))
+    drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), language_model.context_length)
+    metrics = EngineMetrics()
+    engine = Engine(
+        model=language_model,
+        # A tokenizer of its own, so that a long prompt being encoded does not hold up answers.
+        decode=Tokenizer(load_tokenizer(checkpoint)).decode,
+        drafter=drafter,
+        prefixes=PrefixStore(most_tokens=KEPT_PREFIX_TOKENS),
+        metrics=metrics,
+        limits=limits or Limits(),
+    )
+    return Backend(
+        model_id=model_id,
+        context_length=language_model.context_length,
+        engine=engine,
+        reader=AskReader(tokenizer, language_model),
+        tokenizer=tokenizer,
+        drafter=drafter,
+        metrics=metrics,
+        version=importlib.metadata.version("ace-gateway"),
+    )

@@ -1,0 +1,194 @@
+"""Stage records: kept whole, found again, summed."""
+
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy.dialects import postgresql
+
+from gateway.evidence.multiplier import temperature_band
+from gateway.store.curves import summed_curves
+from gateway.store.model import StageQuery
+from gateway.store.stages import StageRows, group_key, row_of
+from gateway.store.store import Store
+from tests.fakes.records import stage
+
+
+def curve(**counts: Any) -> dict[str, dict[str, Any]]:
+    point = {
+        "passes": 20,
+        "steps": 10,
+        "draft_tokens": 10,
+        "accepted_tokens": 4,
+        "tokens_per_pass": 1.2,
+        "acceptance_rate": 0.4,
+        "passes_by_drafts": {"0": 10, "1": 10},
+    }
+    return {"1": {**point, **counts}}
+
+
+async def keep(store: Store, *records: Any) -> None:
+    await store.stages.add([row_of(record) for record in records])
+
+
+async def found(stages: StageRows, **query: Any) -> list[str]:
+    return [record["request_id"] for record in await stages.find(StageQuery(**query))]
+
+
+async def test_a_record_comes_back_as_the_json_that_it_is(store: Store) -> None:
+    record = stage(k_curve=curve(), tenant="søk", traceparent="00-ab-cd-01")
+    await keep(store, record)
+    assert await store.stages.find(StageQuery()) == [orjson.loads(orjson.dumps(record))]
+
+
+async def test_records_come_newest_first_and_limited(store: Store) -> None:
+    await keep(store, *(stage(request_id=f"r{at}", at=float(at)) for at in (3, 1, 2)))
+    assert await found(store.stages) == ["r3", "r2", "r1"]
+    assert await found(store.stages, limit=2) == ["r3", "r2"]
+
+
+async def test_records_of_one_moment_come_in_reverse_order_of_writing(store: Store) -> None:
+    await keep(store, stage(request_id="a"), stage(request_id="b"))
+    assert await found(store.stages) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"mode": "prod"}, ["p"]),
+        ({"action": "skip"}, ["s"]),
+        ({"model": "n"}, ["s"]),
+        ({"request_id": "p"}, ["p"]),
+        ({"after": 1.0}, ["p"]),
+        ({"mode": "prod", "model": "n"}, []),
+    ],
+)
+async def test_each_condition_of_a_query_counts(
+    store: Store, query: dict[str, Any], expected: list[str]
+) -> None:
+    await keep(
+        store,
+        stage(request_id="s", at=1.0, mode="shadow", action="skip", model="n"),
+        stage(request_id="p", at=2.0),
+    )
+    assert await found(store.stages, **query) == expected
+
+
+def test_a_record_that_json_cannot_say_is_refused() -> None:
+    with pytest.raises(TypeError):
+        row_of(stage(model="\ud800"))
+
+
+async def test_a_batch_is_kept_whole_or_not_at_all(store: Store) -> None:
+    broken = {**row_of(stage()), "mode": None}
+    with pytest.raises(Exception, match="NOT NULL"):
+        await store.stages.add([row_of(stage()), broken])
+    assert await found(store.stages) == []
+
+
+async def test_counts_are_summed_over_comparable_records_only(store: Store) -> None:
+    await keep(
+        store,
+        stage(draft_tokens=10, accepted_tokens=4),
+        stage(draft_tokens=20, accepted_tokens=5),
+        stage(draft_tokens=100, accepted_tokens=100, workload="code"),
+        stage(draft_tokens=100, accepted_tokens=100, temperature=0.0),
+        stage(draft_tokens=100, accepted_tokens=100, k=8),
+    )
+    groups = await store.stages.groups()
+    assert [group.n for group in groups] == [2, 1, 1, 1]
+    assert (groups[0].draft_tokens, groups[0].accepted_tokens) == (30, 9)
+    assert groups[0].temperature_band == temperature_band(None)
+
+
+async def test_what_was_not_measured_is_none_and_not_zero(store: Store) -> None:
+    await keep(store, stage(draft_tokens=None, accepted_tokens=None, tokens_per_second=None))
+    (group,) = await store.stages.groups()
+    assert (group.draft_tokens, group.accepted_tokens, group.timed_tokens) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens_per_second": None},
+        {"multiplier_reason": "spans_a_switch"},
+        {"reason": "malformed_metrics"},
+    ],
+)
+async def test_a_speed_that_may_not_be_compared_enters_no_sum(store: Store, changes: dict[str, Any]) -> None:
+    await keep(store, stage(), stage(**changes))
+    groups = await store.stages.groups()
+    assert [(group.timed_tokens, group.timed_seconds) for group in groups] == [(30, 1.5)]
+    assert await store.stages.speeds(groups[0], control=False, newest=10) == [(30, 1.5)]
+
+
+async def test_control_speeds_are_shared_by_every_drafter_and_k(store: Store) -> None:
+    control = {"action": "control", "reason": "control_block", "decode_tokens": 40, "decode_seconds": 4.0}
+    await keep(
+        store,
+        stage(k=5),
+        stage(k=8, drafter=None, **control),
+        stage(k=5, workload="code", **control),
+        stage(k=5, temperature=0.0, **control),
+    )
+    spec = next(group for group in await store.stages.groups() if group.action == "speculate")
+    assert await store.stages.speeds(spec, control=True, newest=10) == [(40, 4.0)]
+    assert await store.stages.speeds(spec, control=False, newest=10) == [(30, 1.5)]
+
+
+async def test_only_the_newest_speeds_are_read(store: Store) -> None:
+    await keep(store, *(stage(decode_tokens=n) for n in (20, 30, 40)))
+    (group,) = await store.stages.groups()
+    assert [tokens for tokens, _ in await store.stages.speeds(group, control=False, newest=2)] == [40, 30]
+
+
+async def test_curves_are_merged_by_adding_their_counts(store: Store) -> None:
+    shadow = {"mode": "shadow", "action": "would_speculate", "executor": None}
+    await keep(
+        store,
+        stage(**shadow, k_curve=curve()),
+        stage(
+            **shadow,
+            k_curve=curve(
+                passes=30,
+                steps=20,
+                draft_tokens=20,
+                accepted_tokens=8,
+                tokens_per_pass=1.5,
+                passes_by_drafts={"0": 10, "1": 20},
+            ),
+        ),
+        stage(**shadow, k_curve=None),
+    )
+    (group,) = await store.stages.groups()
+    assert (await store.stages.curves())[group_key(group)] == {
+        "1": {
+            "passes": 50,
+            "steps": 30,
+            "draft_tokens": 30,
+            "accepted_tokens": 12,
+            "tokens_per_pass": pytest.approx((20 * 1.2 + 30 * 1.5) / 50),
+            "acceptance_rate": 0.4,
+            "passes_by_drafts": {"0": 20, "1": 30},
+        }
+    }
+
+
+async def test_a_curve_without_drafts_has_no_acceptance_rate(store: Store) -> None:
+    await keep(store, stage(k_curve=curve(draft_tokens=0, accepted_tokens=0, steps=0)))
+    (merged,) = (await store.stages.curves()).values()
+    assert merged["1"]["acceptance_rate"] is None
+
+
+async def test_reasons_are_counted(store: Store) -> None:
+    skip = {"mode": "shadow", "action": "skip"}
+    await keep(
+        store, stage(**skip, reason="no_usage"), stage(**skip, reason="no_usage"), stage(**skip, reason=None)
+    )
+    counts = {(row.mode, row.action, row.reason): row.n for row in await store.stages.reasons()}
+    assert counts == {("shadow", "skip", "no_usage"): 2, ("shadow", "skip", None): 1}
+
+
+def test_the_curve_query_is_portable() -> None:
+    sql = str(summed_curves(("model",)).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+    assert "#>>" in sql
