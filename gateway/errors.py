@@ -14,6 +14,7 @@ GatewayError
 │   └── UnsupportedEncoding    415
 ├── BackendError                    a model server failed us
 │   ├── BackendUnreachable     502  nothing was sent; another backend may be tried
+│   ├── CredentialMissing      502  nothing was sent; another backend may be tried
 │   ├── BackendHungUp          502  a reused connection closed without a byte; another may be tried
 │   ├── BackendBrokeOff        502  the request may have run; never tried again
 │   ├── BackendTimeout         504  the request may have run; never tried again
@@ -149,6 +150,12 @@ class BackendUnreachable(BackendError):
         super().__init__(
             f"Backend {backend!r} did not accept a connection ({cause}). See `ace backends show {backend}`."
         )
+
+
+class CredentialMissing(BackendError):
+    """The backend's key cannot be read, so nothing was sent to it."""
+
+    code, try_another_backend = "backend_credential_missing", True
 
 
 class BackendHungUp(BackendError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -17,7 +18,10 @@ from draftrunner.embedded.prompts import AskReader, Tokenizer
 from draftrunner.embedded.target import LanguageModel
 from draftrunner.listening import listen, own_url
 from draftrunner.profiles import EMBEDDED
-from draftrunner.weights import Checkpoint, end_ids, find_checkpoint, load_model, load_tokenizer
+from draftrunner.weights import end_ids, find_checkpoint, load_model, load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 DRAFTER = "ngram"
 """What speculates in here."""
@@ -43,7 +47,14 @@ def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str 
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     checkpoint = find_checkpoint(model)
-    backend = load_backend(checkpoint, dtype=dtype, model_id=served_model_name or checkpoint.model_id)
+    loaded = load_model(checkpoint, dtype)
+    backend = assemble(
+        LanguageModel(loaded, end_ids=end_ids(loaded)),
+        tokenizer=load_tokenizer(checkpoint),
+        engine_tokenizer=load_tokenizer(checkpoint),
+        model_id=served_model_name or checkpoint.model_id,
+        limits=Limits(),
+    )
     with listen(host, port) as listener:
         url = own_url(host, listener.getsockname()[1])
         logger.info("embedded backend serving %s (%s) on %s", backend.model_id, dtype, url)
@@ -58,34 +69,35 @@ def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str 
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def load_backend(
-    checkpoint: Checkpoint, *, dtype: str, model_id: str, limits: Limits | None = None
+def assemble(
+    model: LanguageModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    engine_tokenizer: PreTrainedTokenizerBase,
+    model_id: str,
+    limits: Limits,
 ) -> Backend:
-    """Read the weights and join the backend's parts.
+    """Join the backend's parts.
 
-    Raises:
-        StartError: The checkpoint cannot be served.
+    The engine has a tokenizer of its own, so that a long prompt being encoded does not hold up answers.
     """
-    loaded = load_model(checkpoint, dtype)
-    tokenizer = Tokenizer(load_tokenizer(checkpoint))
-    language_model = LanguageModel(loaded, end_ids=end_ids(loaded))
-    drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), language_model.context_length)
+    http_tokenizer = Tokenizer(tokenizer)
+    drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), model.context_length)
     metrics = EngineMetrics()
     engine = Engine(
-        model=language_model,
-        # A tokenizer of its own, so that a long prompt being encoded does not hold up answers.
-        decode=Tokenizer(load_tokenizer(checkpoint)).decode,
+        model=model,
+        decode=Tokenizer(engine_tokenizer).decode,
         drafter=drafter,
         prefixes=PrefixStore(most_tokens=KEPT_PREFIX_TOKENS),
         metrics=metrics,
-        limits=limits or Limits(),
+        limits=limits,
     )
     return Backend(
         model_id=model_id,
-        context_length=language_model.context_length,
+        context_length=model.context_length,
         engine=engine,
-        reader=AskReader(tokenizer, language_model),
-        tokenizer=tokenizer,
+        reader=AskReader(http_tokenizer, model),
+        tokenizer=http_tokenizer,
         drafter=drafter,
         metrics=metrics,
         version=importlib.metadata.version("ace-gateway"),

@@ -30,10 +30,11 @@ class LanguageModel:
         """Wrap `model`.
 
         Raises:
-            StartError: Some of its layers keep a state that cannot be cut back to an earlier position.
+            StartError: It has no context length, or some of its layers keep a state that cannot be cut
+                back to an earlier position.
         """
         config: Any = model.config.get_text_config()
-        _check_layers(getattr(config, "layer_types", None) or ())
+        _check_attention(config)
         self._model = model
         self._layer_count: int = config.num_hidden_layers
         self.context_length: int = config.max_position_embeddings
@@ -81,9 +82,15 @@ class CachedTarget:
         return list(output.logits[0].float().numpy())  # shape: [rows, vocab]
 
 
-def _check_layers(kinds: Iterable[str]) -> None:
-    if unsuited := sorted(set(kinds) - _CACHEABLE):
+def _check_attention(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if unsuited := sorted(kinds - _CACHEABLE):
         raise StartError(
             f"this model has layers of kind {', '.join(unsuited)}, whose state cannot be cut back when a "
             f"draft is rejected. Kinds that can be served: {', '.join(sorted(_CACHEABLE))}."
+        )
+    if not hasattr(config, "max_position_embeddings"):
+        raise StartError(
+            "this model's config.json has no max_position_embeddings, so its context length is not known. "
+            "Models with ordinary attention have one; others cannot be served."
         )

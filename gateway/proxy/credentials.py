@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gateway.errors import BackendError
+from gateway.errors import CredentialMissing
 
-
-class CredentialMissing(BackendError):
-    """The backend's key cannot be read, so nothing was sent to it."""
-
-    code, try_another_backend = "backend_credential_missing", True
+__all__ = ["CredentialMissing", "read_credential"]
 
 
 def read_credential(backend: str, reference: str) -> str:

@@ -189,9 +189,11 @@ class DataPlane:
             yield visit
         finally:
             visit.access.duration_s = elapsed()
-            self._telemetry.access(visit.access)
-            if visit.exchange is not None:
-                self._stages.end(visit.exchange)
+            try:
+                if visit.exchange is not None:
+                    self._stages.end(visit.exchange)
+            finally:
+                self._telemetry.access(visit.access)
 
     def _visit(self, scope: Scope, receive: Receive, send: Send, elapsed: Callable[[], float]) -> _Visit:
         headers: RawHeaders = tuple(scope["headers"])

@@ -68,15 +68,12 @@ class Tee(Bystander):
         return b"".join(self._pieces)
 
 
-class Meter(Protocol):
-    """Learns an answer's `usage` and `metrics`, whatever JSON they are; None while they have not come."""
-
-    usage: object
-    metrics: object
-
-
 class BodyMeter(Tee):
-    """Reads the numbers of an answer that is one JSON document."""
+    """Reads the numbers of an answer that is one JSON document.
+
+    Attributes:
+        usage: Whatever JSON the answer has there; None while it has not come. metrics: the same.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -101,6 +98,9 @@ class StreamMeter:
         hides_usage: Take it out. The client then gets whole events; an event that the stream leaves
             unfinished when it breaks off is not passed on.
         limit: Bytes of one event that are held at most; beyond it everything passes as it comes.
+
+    Attributes:
+        usage: Whatever JSON came last; None while none has come. metrics: the same.
     """
 
     def __init__(self, *, hides_usage: bool, limit: int) -> None:

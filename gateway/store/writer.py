@@ -74,12 +74,13 @@ class StageWriter:
             due = self._batch_full if self._store_works else self._closing
             with suppress(TimeoutError):
                 await asyncio.wait_for(due.wait(), self._interval_s)
+            if not self._closing.is_set():
+                self._batch_full.clear()
             await self.flush()
 
     async def flush(self) -> bool:
         """Write all that waits; False if the store would not take it, and then it goes on waiting."""
         async with self._writing:
-            self._batch_full.clear()
             while self._waiting or self._batch:
                 if not await self._write_batch():
                     return False

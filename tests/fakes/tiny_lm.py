@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 CONTEXT_LENGTH = 512
 VOCABULARY_SIZE = 400
 
+_FAVOURED = range(300, 324, 3)
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] not in ('system', 'user', 'assistant') %}"
@@ -55,7 +56,7 @@ def build_tiny_lm(folder: Path) -> Path:
     with torch.no_grad():
         # A few tokens are favoured, and the last ones weigh more than the distant: answers then repeat
         # themselves, greedy or sampled, and some of the drafts copied from them are accepted.
-        model.lm_head.weight[FAVOURED] *= 4
+        model.lm_head.weight[list(_FAVOURED)] *= 4
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight *= 0.3
     model.save_pretrained(folder)

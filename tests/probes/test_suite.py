@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -124,7 +124,6 @@ async def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
         await probed(OpenAIServer(), "vlm")
 
 
-@pytest.mark.parametrize("kind", ["auto", "openai", "embedded"])
 @pytest.mark.parametrize(
     ("status", "body", "support", "said"),
     [
@@ -140,13 +139,10 @@ async def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
         (503, '{"error": {"message": "Loading model"}}', "unknown", "Loading model"),
     ],
 )
-async def test_a_server_that_lists_no_models_is_down(
-    kind: str, status: int, body: str, support: str, said: str
-) -> None:
+async def test_a_server_that_lists_no_models_is_down(status: int, body: str, support: str, said: str) -> None:
     server = OpenAIServer(answers={"/v1/models": (status, body)})
-    result = await probed(server, kind)
-    assert (result.up, result.models) == (False, ())
-    assert result.kind in SUITES
+    result = await probed(server)
+    assert (result.up, result.kind, result.models) == (False, "openai", ())
     assert said in result.reason
     finding = result.findings[0]
     assert (finding.capability, finding.support.value) == (Capability.MODELS, support)
@@ -154,11 +150,16 @@ async def test_a_server_that_lists_no_models_is_down(
     assert server.generated == 0
 
 
+@pytest.mark.parametrize("kind", SUITES)
+async def test_a_web_site_is_not_what_it_was_declared(kind: str) -> None:
+    result = await probed(OpenAIServer(answers={"/v1/models": (200, "<html>")}), kind)
+    assert (result.up, result.kind) == (False, kind)
+    assert "it is no OpenAI-compatible server" in result.reason
+
+
 @contextmanager
 def listening(answer: bytes) -> Iterator[str]:
     """Something that is no web server: says its piece to whoever connects, and hangs up."""
-    import threading
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def talk() -> None:
@@ -259,8 +260,3 @@ async def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.Monk
     finding = next(finding for finding in result.findings if finding.capability is Capability.TOKENIZE)
     assert finding.support is Support.UNKNOWN
     assert "more than 5000 bytes" in finding.evidence
-
-
-def test_a_finding_can_be_changed_only_by_replacing_it() -> None:
-    finding = yes(Capability.MODELS, "seen")
-    assert replace(finding, evidence="other") != finding
