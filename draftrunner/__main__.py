@@ -112,6 +112,9 @@ def _first_line(path: Path) -> str:
 
 
 def _embedded_backend(asked: argparse.Namespace) -> None:
+    # Read once, when torch is loaded. Its threads otherwise wait for one another by spinning, and on cores
+    # that other processes use too, every forward then takes many times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from draftrunner.embedded.server import run
     except ModuleNotFoundError as error:

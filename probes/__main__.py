@@ -13,7 +13,7 @@ import httpx
 
 from probes.suite import AUTO, SUITES, ProbeResult, probe
 
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 120.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

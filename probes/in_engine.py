@@ -14,10 +14,10 @@ from probes.model import Capability, Finding
 from probes.question import Question, Target, no, unknown, without_success, yes
 from probes.wire import Reply, clipped, dig, is_count
 
-TOKENS_PER_RUN = 8
+TOKENS_PER_RUN = 5
 LONG, SHORT = 4, 1
 
-PROMPT = "red orange yellow green blue indigo violet black white grey\n" * 4 + "red orange yellow"
+PROMPT = "red orange yellow green blue indigo violet black white grey\n" * 3 + "red orange yellow"
 """Repeats itself, so that drafts copied from it exist, are long, and are right."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,8 @@ SUITES: Mapping[str, tuple[Question, ...]] = {
 """Every kind of server, and what it is asked."""
 
 AUTO = "auto"
-QUESTION_LIMIT_S = 30.0
-"""No question may use up the others' time."""
+QUESTION_LIMIT_S = 15.0
+"""No question may use up the others' time: it has so long, or its share of what is left if that is more."""
 
 _MODELS_PATH = "/v1/models"
 _UNAUTHORISED = frozenset({401, 403})
@@ -71,7 +71,12 @@ async def probe(
         raise ValueError(f"The kind {kind!r} is not known. Allowed: {', '.join((AUTO, *SUITES))}.")
     deadline = asyncio.get_running_loop().time() + time_limit_s
     async with httpx.AsyncClient(
-        base_url=url, headers=dict(headers), timeout=QUESTION_LIMIT_S, transport=transport, trust_env=False
+        base_url=url,
+        # A kept connection that the server closes just then would look like a server that fails.
+        headers={**headers, "connection": "close"},
+        timeout=time_limit_s,
+        transport=transport,
+        trust_env=False,
     ) as client:
         wire = Wire(client, headers)
         try:
@@ -147,15 +152,24 @@ async def _examine(wire: Wire, kind: str, found: _Identity, deadline: float) -> 
         up=not reason,
         reason=reason,
         models=found.models,
-        findings=tuple([await _answer(question, target, deadline) for question in suite]),
+        findings=await _answers(suite, target, deadline),
     )
 
 
+async def _answers(suite: Sequence[Question], target: Target, deadline: float) -> tuple[Finding, ...]:
+    loop = asyncio.get_running_loop()
+    findings: list[Finding] = []
+    for place, question in enumerate(suite):
+        now = loop.time()
+        share = (deadline - now) / (len(suite) - place)
+        findings.append(await _answer(question, target, min(deadline, now + max(share, QUESTION_LIMIT_S))))
+    return tuple(findings)
+
+
 async def _answer(question: Question, target: Target, deadline: float) -> Finding:
-    limit = min(deadline, asyncio.get_running_loop().time() + QUESTION_LIMIT_S)
     try:
         target.meter.allow(question.tokens)
-        async with asyncio.timeout_at(limit):
+        async with asyncio.timeout_at(deadline):
             return await question.ask(target)
     except TimeoutError:
         return unknown(question.capability, "not answered within the time limit")

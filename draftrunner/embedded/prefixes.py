@@ -36,7 +36,10 @@ class PrefixStore:
     def keep(self, prompt: Sequence[int], cache: KvCache) -> None:
         """Remember the whole chunks of `prompt`, of which `cache` holds every position."""
         ids = tuple(prompt[: len(prompt) // CHUNK * CHUNK])
-        if not ids or any(kept[: len(ids)] == ids for kept in self._kept):
+        if not ids:
+            return
+        if covering := next((kept for kept in self._kept if kept[: len(ids)] == ids), None):
+            self._kept.move_to_end(covering)
             return
         for shorter in [kept for kept in self._kept if ids[: len(kept)] == kept]:
             del self._kept[shorter]

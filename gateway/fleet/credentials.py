@@ -15,18 +15,18 @@ _FILE = re.compile(r"file:/[^\x00-\x1f\x7f]{1,500}")
 _OUR_OWN = "env:ACE_"
 
 
-def check_reference(text: str | None) -> str | None:
-    """A reference to a backend's key, unchanged.
+def check_reference(given: object) -> str | None:
+    """A reference to a backend's key, unchanged; None for None.
 
     Raises:
         MalformedRequest: It is none. What was given is not repeated, since it may be a key.
     """
-    if text is None:
+    if given is None:
         return None
-    if text.startswith(_OUR_OWN):
+    if not isinstance(given, str) or not (_ENVIRONMENT.fullmatch(given) or _FILE.fullmatch(given)):
+        raise MalformedRequest("The credential is no reference, so it was not kept. " + _ALLOWED)
+    if given.startswith(_OUR_OWN):
         raise MalformedRequest(
             "ACE_* variables hold the gateway's own tokens and are never sent to a backend. " + _ALLOWED
         )
-    if not (_ENVIRONMENT.fullmatch(text) or _FILE.fullmatch(text)):
-        raise MalformedRequest("The credential is no reference, so it was not kept. " + _ALLOWED)
-    return text
+    return given

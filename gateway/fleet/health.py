@@ -100,7 +100,7 @@ def checked_session(resolver: aiohttp.abc.AbstractResolver | None = None) -> aio
         resolver: Names to addresses; None for the system's.
     """
     inner = resolver or aiohttp.ThreadedResolver()
-    connector = aiohttp.TCPConnector(resolver=CheckedResolver(inner), force_close=True)
+    connector = aiohttp.TCPConnector(resolver=CheckedResolver(inner), force_close=True, use_dns_cache=False)
     return aiohttp.ClientSession(connector=connector, trust_env=False)
 
 

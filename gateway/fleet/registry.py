@@ -100,7 +100,7 @@ class Registry:
         known = ", ".join(b.name for b in self._snapshot.backends[:20]) or "none yet"
         raise NotFound(f"No backend is named {name[:100]!r}. Registered: {known}.")
 
-    async def add(self, *, name: str, url: str, kind: str = "auto", credential: str | None = None) -> Backend:
+    async def add(self, *, name: str, url: str, kind: str = "auto", credential: object = None) -> Backend:
         """Register a backend and probe it. One that cannot be used is kept too, as down.
 
         Raises:

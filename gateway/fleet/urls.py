@@ -125,6 +125,8 @@ def _split(text: str) -> tuple[SplitResult, int | None]:
             "The backend URL holds a user name or password. Leave it out and give the backend's own key "
             "by reference: `credential` as env:NAME or file:PATH."
         )
+    if "[" in parts.netloc and ":" not in (parts.hostname or ""):
+        raise _refused(text, "only an IPv6 address stands in brackets")
     if parts.query or parts.fragment or text.endswith(("?", "#")):
         raise _refused(text, "a base URL has neither query nor fragment")
     if port == 0 or parts.netloc.endswith(":"):
@@ -163,7 +165,7 @@ def _checked_path(path: str, text: str) -> str:
     path = path.rstrip("/").removesuffix("/v1").rstrip("/")
     if pasted := _PASTED_ENDPOINT.search(path):
         raise _refused(text, f"it is an endpoint; register its base, without {pasted.group()}")
-    if "//" in path or "%" in path or {".", ".."} & set(path.split("/")):
+    if path.endswith("/v1") or "//" in path or "%" in path or {".", ".."} & set(path.split("/")):
         raise _refused(text, f"the path {path!r} can be read in more than one way")
     return path
 

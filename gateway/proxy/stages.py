@@ -199,6 +199,7 @@ def _finished(exchange: Exchange, attempt: Attempt) -> FinishedAnswer:
         content_encoding=reply.header(b"content-encoding") if reply else "",
         answer_body=tee.copy if isinstance(tee, Tee) else b"",
         complete=copied and exchange.access.ending == COMPLETED,
+        too_large=isinstance(tee, Tee) and tee.overflown,
         policy_revision=exchange.policy.revision,
         at=exchange.access.started_at,
         traceparent=exchange.access.traceparent,

@@ -22,6 +22,7 @@ class FinishedAnswer:
         content_encoding: The answer's `Content-Encoding`; empty for none.
         answer_body: What the backend sent, up to the tee's limit.
         complete: The relay ended well and the tee holds all of it.
+        too_large: The answer went over the tee's limit, so that there is no copy of it.
         at: Unix time of the request.
     """
 
@@ -37,3 +38,4 @@ class FinishedAnswer:
     policy_revision: str
     at: float
     traceparent: str | None
+    too_large: bool = False

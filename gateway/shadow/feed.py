@@ -49,6 +49,14 @@ class Tokenize(Protocol):
 class Replayer(Protocol):
     """Scores an answer as if it had been speculated. RunnerClient is one."""
 
+    def check(self, drafter: str) -> None:
+        """Find out, without a call, whether anybody could be asked now.
+
+        Raises:
+            RunnerUnavailable: nobody could.
+        """
+        ...
+
     async def replay(
         self,
         *,
@@ -186,14 +194,22 @@ class ShadowFeed:
         if read.prompt_tokens + read.completion_tokens > MAX_REPLAY_IDS:
             raise Skipped(SkipReason.ANSWER_TOO_LARGE)
         decision = answer.decision
-        if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
-            raise Skipped(SkipReason.OVER_BUDGET)
         drafter, k = decision.drafter, decision.k
         if drafter is None or k is None:
             raise Skipped(SkipReason.NO_DRAFTER)
+        self._check_runner(drafter)
+        if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
+            raise Skipped(SkipReason.OVER_BUDGET)
         prompt_ids, answer_ids = await self._ids(answer.backend, read)
         replay = await self._replay(prompt_ids, answer_ids, drafter, k)
         return replay_record(answer, read.numbers, k, replay)
+
+    def _check_runner(self, drafter: str) -> None:
+        """Before the backend is put to work for ids that nobody would take."""
+        try:
+            self._runner.check(drafter)
+        except RunnerUnavailable:
+            raise Skipped(SkipReason.RUNNER_UNAVAILABLE) from None
 
     async def _ids(self, backend: Backend, read: ReadAnswer) -> tuple[Sequence[int], Sequence[int]]:
         """Prompt and answer as ids, if they are as many as the engine counted."""
@@ -244,7 +260,7 @@ def why_unreadable(answer: FinishedAnswer, max_bytes: int) -> str | None:
         return decision.reason or SkipReason.NOT_SAMPLED
     if not 200 <= answer.status < 300:
         return SkipReason.BACKEND_ERROR
-    if max(len(answer.answer_body), len(answer.request_body)) >= max_bytes:
+    if answer.too_large or max(len(answer.answer_body), len(answer.request_body)) > max_bytes:
         return SkipReason.ANSWER_TOO_LARGE
     if not answer.complete:
         return SkipReason.INCOMPLETE_ANSWER

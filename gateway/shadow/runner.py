@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 5.0
 TIMEOUT = httpx.Timeout(30.0, connect=2.0)
+"""Longest waits for a runner. One that is gone must not hold up the answers that wait."""
 
 MAX_REPLAY_IDS = 131_072
 """Most prompt and answer ids, together, that a draft runner takes in one replay."""
@@ -82,7 +83,7 @@ class RunnerClient:
     Logs once when there is none left to ask, and once when there is again.
 
     Args:
-        client: Makes the calls; its owner closes it.
+        client: Makes the calls, with TIMEOUT; its owner closes it.
         runners: The runners that have joined lately.
         token: The runner token.
         clock: Monotonic seconds.
@@ -102,6 +103,18 @@ class RunnerClient:
         self._clock = clock
         self._away: dict[str, _Away] = {}
         self._was_available = True
+
+    def check(self, drafter: str) -> None:
+        """Find out, without a call, whether anybody could be asked now.
+
+        Raises:
+            RunnerUnavailable: nobody that can draft with `drafter` has joined, or none answered lately.
+        """
+        try:
+            self._ready(drafter)
+        except RunnerUnavailable as unavailable:
+            self._note_unavailable(str(unavailable))
+            raise
 
     async def replay(
         self,
@@ -133,34 +146,41 @@ class RunnerClient:
             "ks": ks,
         }
         try:
-            reply = await self._ask_one(drafter, orjson.dumps(asked))
+            reply = await self._ask_one(self._ready(drafter), orjson.dumps(asked))
         except RunnerUnavailable as unavailable:
             self._note_unavailable(str(unavailable))
             raise
         self._note_available()
         return _read(reply, ks)
 
-    async def _ask_one(self, drafter: str, body: bytes) -> httpx.Response:
-        why = f"no draft runner that can draft with {drafter!r} has joined"
-        for url in [runner.url for runner in self._runners() if drafter in runner.drafters]:
-            if (away := self._away.get(url)) and self._clock() < away.retry_at:
-                why = f"{url} did not answer lately"
-                continue
+    def _ready(self, drafter: str) -> list[str]:
+        """The runners to ask, by URL; at least one."""
+        joined = [runner.url for runner in self._runners() if drafter in runner.drafters]
+        if not joined:
+            raise RunnerUnavailable(f"no draft runner that can draft with {drafter!r} has joined")
+        now = self._clock()
+        ready = [url for url in joined if url not in self._away or self._away[url].retry_at <= now]
+        if not ready:
+            raise RunnerUnavailable(f"{', '.join(joined)} did not answer lately")
+        return ready
+
+    async def _ask_one(self, urls: Iterable[str], body: bytes) -> httpx.Response:
+        """The answer of the first that gives one."""
+        failures: list[str] = []
+        for url in urls:
             try:
-                reply = await self._client.post(
-                    f"{url}/v1/replay", content=body, headers=self._headers, timeout=TIMEOUT
-                )
+                reply = await self._client.post(f"{url}/v1/replay", content=body, headers=self._headers)
             except httpx.HTTPError as error:
-                why = f"{url}: {type(error).__name__}"
+                failures.append(f"{url}: {type(error).__name__}")
                 self._leave_alone(url)
                 continue
             if reply.status_code == 200 or reply.status_code in _REFUSALS:
                 self._away.pop(url, None)
                 return reply
-            why = f"{url} answered HTTP {reply.status_code}"
+            failures.append(f"{url} answered HTTP {reply.status_code}")
             if reply.status_code not in _BUSY:
                 self._leave_alone(url)
-        raise RunnerUnavailable(why)
+        raise RunnerUnavailable("; ".join(failures))
 
     def _leave_alone(self, url: str) -> None:
         last = self._away.get(url)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway.errors import Conflict
 from gateway.fleet.model import Backend, BackendState, EngineKind
-from gateway.store.database import Database
+from gateway.store.database import Database, unbroken
 from gateway.store.meta import count_change
 from gateway.store.tables import backends
 from probes.model import Capability, Finding, Support
@@ -22,12 +22,14 @@ class BackendRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def all(self) -> tuple[Backend, ...]:
         """Every backend, by name."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(backends).order_by(backends.c.name))
             return tuple(_backend(row) for row in rows)
 
+    @unbroken
     async def add(self, backend: Backend) -> None:
         """Keep a new backend.
 
@@ -44,6 +46,7 @@ class BackendRows:
                 ) from error
             await count_change(connection)
 
+    @unbroken
     async def save(self, backend: Backend) -> bool:
         """Keep what is now known of a backend; whether it is still registered at that URL."""
         async with self._database.writing() as connection:
@@ -53,6 +56,7 @@ class BackendRows:
                 await count_change(connection)
             return bool(saved.rowcount)
 
+    @unbroken
     async def remove(self, name: str) -> bool:
         """Forget a backend; whether there was one."""
         async with self._database.writing() as connection:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 from sqlalchemy import URL, Connection, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from gateway.errors import SettingsError, StoreError
 from gateway.store import migrate
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 _BUSY_TIMEOUT_MS = 5000
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 _WRITES = "ace_writes"
 
 
@@ -109,6 +114,29 @@ class Database:
             raise StoreError(self.label, str(error) or type(error).__name__) from error
 
 
+def unbroken(
+    operation: Callable[Params, Coroutine[Any, Any, Result]],
+) -> Callable[Params, Coroutine[Any, Any, Result]]:
+    """Have an operation, once begun, be finished even if its caller is cancelled.
+
+    Cut off in the middle, a transaction would lose its connection, and the driver's thread would
+    report to an event loop that may be closed by then.
+    """
+
+    @functools.wraps(operation)
+    async def finished(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        task = asyncio.create_task(operation(*args, **kwargs))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # nobody is left to hear of it
+            raise
+
+    return finished
+
+
 def _with_driver(text: str) -> URL:
     try:
         url = make_url(text)
@@ -144,6 +172,11 @@ def _create_sqlite(path: Path) -> None:
 
 
 def _prepare_sqlite(engine: AsyncEngine) -> None:
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def try_first(_dialect: Any, _record: Any, where: Any, how: Any) -> None:
+        # The driver leaves a thread behind when it cannot connect, which may report to a closed loop.
+        await_only(asyncio.to_thread(lambda: sqlite3.connect(*where, **how).close()))
+
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: DBAPIConnection, _record: Any) -> None:
         # The driver would open transactions by itself, late and never for reading; ours are explicit.

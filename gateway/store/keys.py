@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from sqlalchemy import insert, select, update
 
-from gateway.store.database import Database
+from gateway.store.database import Database, unbroken
 from gateway.store.meta import count_change
 from gateway.store.model import StoredKey
 from gateway.store.tables import api_keys
@@ -18,18 +18,21 @@ class KeyRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def all(self) -> tuple[StoredKey, ...]:
         """Every key, revoked ones too, oldest first."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id))
             return tuple(StoredKey(**row) for row in rows.mappings())
 
+    @unbroken
     async def add(self, key: StoredKey) -> None:
         """Keep a new key's hash."""
         async with self._database.writing() as connection:
             await connection.execute(insert(api_keys).values(asdict(key)))
             await count_change(connection)
 
+    @unbroken
     async def revoke(self, key_id: str, at: float) -> bool:
         """Make a key good no longer; whether there is such a key. The first revocation's time stays."""
         async with self._database.writing() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.store.database import Database
+from gateway.store.database import Database, unbroken
 from gateway.store.tables import leases, meta
 
 _CHANGES = "changes"
@@ -18,17 +18,20 @@ class MetaRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def changes(self) -> int:
         """A number that moves with every change of backends or keys, whoever made it."""
         async with self._database.reading() as connection:
             found = await connection.scalar(select(meta.c.number).where(meta.c.name == _CHANGES))
         return found or 0
 
+    @unbroken
     async def admin_token_sha256(self) -> str | None:
         """The hash of the admin token in force; None before the first start has made one."""
         async with self._database.reading() as connection:
             return await connection.scalar(select(meta.c.text).where(meta.c.name == _ADMIN))
 
+    @unbroken
     async def set_admin_token_sha256(self, sha256: str) -> None:
         """Put a hash in force in place of any other."""
         async with self._database.writing() as connection:
@@ -37,6 +40,7 @@ class MetaRows:
                 await connection.execute(insert(meta).values(name=_ADMIN, text=sha256))
             await count_change(connection)
 
+    @unbroken
     async def offer_admin_token_sha256(self, sha256: str) -> bool:
         """Put a hash in force unless there is one already; whether it was taken."""
         async with self._database.writing() as connection:
@@ -46,6 +50,7 @@ class MetaRows:
             await count_change(connection)
             return True
 
+    @unbroken
     async def claim(self, name: str, owner: str, *, now: float, seconds: float) -> bool:
         """Take or keep a lease, so that one process of several does a job; whether `owner` holds it."""
         async with self._database.writing() as connection:

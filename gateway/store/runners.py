@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import delete, insert, select, update
 
-from gateway.store.database import Database
+from gateway.store.database import Database, unbroken
 from gateway.store.model import Runner
 from gateway.store.tables import runners
 
@@ -17,12 +17,14 @@ class RunnerRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def all(self) -> tuple[Runner, ...]:
         """Every runner, most recently seen first."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(runners).order_by(runners.c.seen_at.desc()))
             return tuple(Runner(**{**row, "drafters": tuple(row["drafters"])}) for row in rows.mappings())
 
+    @unbroken
     async def join(self, runner: Runner) -> None:
         """Keep a new runner, or that a known one was seen again; forget those that are long gone."""
         seen = {

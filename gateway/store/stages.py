@@ -10,7 +10,7 @@ from sqlalchemy import Select, delete, func, insert, select
 
 from gateway.evidence.multiplier import Speed, temperature_band
 from gateway.store.curves import Curve, curve_of, summed_curves
-from gateway.store.database import Database
+from gateway.store.database import Database, unbroken
 from gateway.store.model import ReasonCount, StageGroup, StageQuery
 from gateway.store.tables import stage_records
 from gateway.telemetry.record import StageRecord
@@ -81,11 +81,13 @@ class StageRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @unbroken
     async def add(self, rows: Sequence[Row]) -> None:
         """Keep rows made by `row_of`: all of them, or none."""
         async with self._database.writing() as connection:
             await connection.execute(insert(stage_records), list(rows))
 
+    @unbroken
     async def find(self, query: StageQuery) -> list[dict[str, Any]]:
         """The records that a query asks for, as JSON values, newest first."""
         table = stage_records.c
@@ -101,6 +103,7 @@ class StageRows:
             rows = await connection.execute(wanted)
             return [{**payload, "k_curve": k_curve} for payload, k_curve in rows]
 
+    @unbroken
     async def reasons(self) -> tuple[ReasonCount, ...]:
         """How many records there are, by mode, action and reason."""
         table = stage_records.c
@@ -110,6 +113,7 @@ class StageRows:
             rows = await connection.execute(counted)
             return tuple(ReasonCount(**row) for row in rows.mappings())
 
+    @unbroken
     async def groups(self) -> tuple[StageGroup, ...]:
         """Sums over comparable records; the largest groups when there are very many."""
         sums = [func.sum(column).label(column.name) for column in _SUMMED]
@@ -123,6 +127,7 @@ class StageRows:
             rows = await connection.execute(grouped)
             return tuple(StageGroup(**row) for row in rows.mappings())
 
+    @unbroken
     async def curves(self) -> dict[GroupKey, Curve]:
         """The K curves of the newest records that carry one, summed for each group."""
         names = tuple(column.name for column in _GROUPED_BY)
@@ -130,6 +135,7 @@ class StageRows:
             rows = (await connection.execute(summed_curves(names))).mappings()
             return {tuple(row[name] for name in names): curve_of(row) for row in rows}
 
+    @unbroken
     async def speeds(self, group: StageGroup, *, control: bool, newest: int) -> list[Speed]:
         """Decode speeds of a group's newest records, or of the control traffic it compares with.
 
@@ -164,6 +170,7 @@ class StageRows:
             select(table.id).where(table.id <= last_to_go).order_by(table.id).limit(most)
         )
 
+    @unbroken
     async def _delete(self, ids: Select[tuple[int]]) -> int:
         async with self._database.writing() as connection:
             gone = await connection.execute(delete(stage_records).where(stage_records.c.id.in_(ids)))

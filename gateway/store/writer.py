@@ -74,8 +74,7 @@ class StageWriter:
             due = self._batch_full if self._store_works else self._closing
             with suppress(TimeoutError):
                 await asyncio.wait_for(due.wait(), self._interval_s)
-            if not self._closing.is_set():
-                self._batch_full.clear()
+            self._batch_full.clear()
             await self.flush()
 
     async def flush(self) -> bool:

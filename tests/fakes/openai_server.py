@@ -49,7 +49,7 @@ class OpenAIServer:
         key: The bearer token that it wants; its complaint quotes what was sent instead.
         answers: Paths that are answered with a given status (and body) whatever is asked.
         hangs: Paths that are never answered.
-        spoil: Changes an answer before it is sent: `spoil(request, answer)`.
+        spoil: Changes a generated answer before it is sent: `spoil(request, answer)`.
         generated: Tokens generated so far.
         asked: Every POST so far: path and body.
     """
@@ -114,9 +114,7 @@ class OpenAIServer:
         if not {"tokenize", wanted} <= self.can:
             return _error(404 if wanted == "tokenize" else 400, "Not Found")
         ids = self._chat_ids(body) if "messages" in body else self.ids_of(body["prompt"])
-        answer = {"count": len(ids), "max_model_len": 4096, "tokens": ids}
-        self.spoil(body, answer)
-        return JSONResponse(answer)
+        return JSONResponse({"count": len(ids), "max_model_len": 4096, "tokens": ids})
 
     def _generate(self, path: str, body: Document) -> Response:
         chat = path == "/v1/chat/completions"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from probes.in_engine import LONG, RUNS, SHORT
-from probes.model import Capability, Finding, Support
-from probes.suite import probe
+from probes import suite
+from probes.in_engine import IN_ENGINE, LONG, RUNS, SHORT
+from probes.model import Finding, Support
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.served import served
 
@@ -14,9 +14,12 @@ Document = dict[str, Any]
 
 
 async def found(server: OpenAIServer) -> Finding:
-    with served(server.app) as url:
-        result = await probe(url, kind="openai", headers={}, time_limit_s=30.0)
-    return next(finding for finding in result.findings if finding.capability is Capability.IN_ENGINE)
+    """What the one question, asked over a real socket, finds."""
+    with served(server.app) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "SUITES", {"openai": (IN_ENGINE,)})
+        result = await suite.probe(url, kind="openai", headers={}, time_limit_s=30.0)
+    (finding,) = result.findings
+    return finding
 
 
 def asks_of(server: OpenAIServer) -> list[Document]:
@@ -58,7 +61,7 @@ def words_of(request: Document) -> Document:
 
 
 def speculates_unasked(request: Document, answer: Document) -> None:
-    if "prompt" in request and not words_of(request):
+    if not words_of(request):
         answer["metrics"]["speculative_decoding"] = {"num_spec_steps": 1}
 
 

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import importlib.util
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from draftrunner.embedded.target import LanguageModel
     from draftrunner.weights import Checkpoint
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_torch_thread() -> None:
+    """Tiny matrices are multiplied faster by one thread than by several that wait for one another."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

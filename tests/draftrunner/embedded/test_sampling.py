@@ -27,9 +27,7 @@ def row(*logits: float) -> Row:
     return np.array(logits, dtype=np.float32)
 
 
-def sampling(
-    temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int | None = 1
-) -> Sampling:
+def sampling(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int | None = 1) -> Sampling:
     return Sampling(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
 
 

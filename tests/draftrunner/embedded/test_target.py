@@ -122,6 +122,7 @@ def test_a_model_with_a_state_that_cannot_be_cut_back_is_refused() -> None:
 
 
 def test_a_model_without_a_context_length_is_refused() -> None:
-    config = transformers.MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
+    config = SimpleNamespace(num_hidden_layers=1, vocab_size=50)
+    unbounded: Any = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: config))
     with pytest.raises(StartError, match="max_position_embeddings"):
-        LanguageModel(SimpleNamespace(config=config), end_ids=())
+        LanguageModel(unbounded, end_ids=())

@@ -61,7 +61,7 @@ def test_an_answer_over_the_limit_is_relayed_and_not_kept() -> None:
     with serving(byte_by_byte, policy=SHADOW, limits=limits) as (_, gateway):
         assert ask(gateway.port, REQUEST).body == TEXT
         answer = offered(gateway)
-    assert (answer.answer_body, answer.complete) == (b"", False)
+    assert (answer.answer_body, answer.complete, answer.too_large) == (b"", False, True)
 
 
 def test_a_request_outside_the_sample_is_offered_without_its_answer() -> None:

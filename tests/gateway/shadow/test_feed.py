@@ -49,6 +49,7 @@ class Bench:
         self.replayed: list[Mapping[str, Any]] = []
         self.failure: Exception | None = None
         self.unreachable: BackendUnreachable | None = None
+        self.nobody: RunnerUnavailable | None = None
         self.asked = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -71,6 +72,10 @@ class Bench:
         if self.unreachable is not None:
             raise self.unreachable
         return self.prompt_ids if "messages" in payload else self.text_ids
+
+    def check(self, drafter: str) -> None:
+        if self.nobody is not None:
+            raise self.nobody
 
     async def replay(
         self,
@@ -229,8 +234,8 @@ async def skipped_because(answer: FinishedAnswer, bench: Bench | None = None) ->
         (finished(b"", status=0, complete=False), "backend_error"),
         (finished(chat_answer(), complete=False), "incomplete_answer"),
         (finished(chat_answer(), content_encoding="gzip"), "encoded_answer"),
-        (finished(b"x" * 8 * 2**20, complete=False), "answer_too_large"),
-        (finished(chat_answer(), request_body=b"x" * 8 * 2**20), "answer_too_large"),
+        (finished(b"", complete=False, too_large=True), "answer_too_large"),
+        (finished(chat_answer(), request_body=b"x" * (8 * 2**20 + 1)), "answer_too_large"),
         (finished(chat_answer(usage=None)), "no_usage"),
         (finished(chat_answer(choices=[])), "incomplete_answer"),
         (finished(chat_answer(), decision=replace(DECISION, k=None)), "no_drafter"),
@@ -283,6 +288,13 @@ async def test_a_failing_replay_is_a_skip_and_shows_no_content(
     with caplog.at_level(logging.DEBUG):
         assert await skipped_because(finished(chat_answer(SECRET)), bench) == reason
     assert SECRET not in caplog.text
+
+
+async def test_the_backend_is_not_asked_for_ids_that_no_runner_would_take() -> None:
+    bench = Bench()
+    bench.nobody = RunnerUnavailable("nobody has joined")
+    assert await skipped_because(finished(chat_answer()), bench) == "runner_unavailable"
+    assert bench.tokenized == []
 
 
 async def test_a_rule_over_its_budget_is_skipped_before_anybody_is_asked() -> None:
@@ -350,7 +362,7 @@ async def test_content_is_gone_after_the_replay_and_never_in_a_record() -> None:
         await asyncio.wait_for(bench.recorded.wait(), 10)
         await asyncio.sleep(0)
         gc.collect()
-        kept = [thing for thing in gc.get_objects() if isinstance(thing, FinishedAnswer)]
+        kept = [thing for thing in gc.get_objects() if type(thing) is FinishedAnswer]
         assert "gone" not in [answer.facts.request_id for answer in kept]
     assert SECRET not in repr(bench.records)
 

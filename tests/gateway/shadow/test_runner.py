@@ -110,6 +110,22 @@ async def test_nobody_is_asked_when_nobody_has_joined(bench: Bench) -> None:
     assert "no draft runner" in await bench.why_unavailable()
 
 
+async def test_whether_anybody_could_be_asked_is_found_out_without_asking(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RunnerUnavailable, match="has joined"):
+        bench.client.check("ngram")
+    bench.join("a", dead)
+    bench.client.check("ngram")
+    await bench.why_unavailable()
+    with pytest.raises(RunnerUnavailable, match="did not answer lately"):
+        bench.client.check("ngram")
+    bench.now += LONGEST_WAIT_S
+    bench.client.check("ngram")
+    assert bench.asked == ["a"]
+    assert len(caplog.records) == 1
+
+
 async def test_a_runner_without_the_drafter_is_not_asked(bench: Bench) -> None:
     bench.join("a", well, "eagle3")
     assert "'ngram'" in await bench.why_unavailable()

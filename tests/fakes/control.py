@@ -1,0 +1,115 @@
+"""A control plane over a real store, with scripts where backends would be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from gateway.control.app import create_control_app
+from gateway.fleet.registry import Registry
+from gateway.fleet.runners import Runners
+from gateway.keys import KeyRing, RunnerGate
+from gateway.policy.watch import PolicyHolder
+from gateway.store.stages import row_of
+from gateway.store.store import Store
+from gateway.telemetry.record import StageRecord
+from tests.fakes.clock import FakeClock
+from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
+
+ADMIN = "ace-admin-for-tests"
+RUNNER = "runner-token-for-tests"
+
+
+@dataclass
+class ControlPlane:
+    """An application, a client that holds the admin token, and everything behind them."""
+
+    app: FastAPI
+    http: httpx.AsyncClient
+    parts: dict[str, Any]
+    policy_file: Path
+    probe: ScriptedProbe
+    health: ScriptedHealth
+    clock: FakeClock
+
+    @property
+    def store(self) -> Store:
+        store: Store = self.parts["store"]
+        return store
+
+    @property
+    def registry(self) -> Registry:
+        registry: Registry = self.parts["registry"]
+        return registry
+
+    @property
+    def keys(self) -> KeyRing:
+        keys: KeyRing = self.parts["keys"]
+        return keys
+
+    @property
+    def policy(self) -> PolicyHolder:
+        policy: PolicyHolder = self.parts["policy"]
+        return policy
+
+    def client_with(self, **parts: Any) -> httpx.AsyncClient:
+        """A client of another application, which differs in some parts."""
+        return client_of(create_control_app(**{**self.parts, **parts}))
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """The JSON that a route answers with 200."""
+        reply = await self.http.get(path, params=query)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    async def keep(self, *records: StageRecord) -> None:
+        """Put stage records into the store."""
+        await self.store.stages.add([row_of(record) for record in records])
+
+
+@asynccontextmanager
+async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[ControlPlane]:
+    """The control plane of a gateway that has started."""
+    clock, probe, health = FakeClock(), ScriptedProbe(), ScriptedHealth()
+    registry = Registry(store=store, examiner=examiner_of(probe, health, clock), clock=clock, owner="test")
+    keys = KeyRing(store=store, clock=clock, anonymous_allowed=False)
+    await keys.open_admin(ADMIN)
+    await registry.sync_once()
+    parts = {
+        "store": store,
+        "registry": registry,
+        "runners": Runners(store=store, clock=clock),
+        "keys": keys,
+        "runner_gate": RunnerGate(RUNNER),
+        "policy": PolicyHolder(policy_file, clock),
+        "metrics": lambda: b"ace_requests_total 1.0\n",
+        "clock": clock,
+    }
+    app = create_control_app(**parts)
+    async with client_of(app) as http:
+        yield ControlPlane(app, http, parts, policy_file, probe, health, clock)
+
+
+def client_of(app: FastAPI) -> httpx.AsyncClient:
+    """A client that holds the admin token."""
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, raise_app_exceptions=False),
+        base_url="http://gateway",
+        headers={"authorization": f"Bearer {ADMIN}"},
+    )
+
+
+def error_of(reply: httpx.Response, status: int) -> dict[str, Any]:
+    """The error of an answer in OpenAI's shape, which it must have."""
+    assert reply.status_code == status, reply.text
+    error: dict[str, Any] = reply.json()["error"]
+    assert set(reply.json()) == {"error"}
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "Traceback" not in reply.text
+    return error

@@ -1,0 +1,159 @@
+"""The three parts as an operator starts them: real processes on loopback, with their logs kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+import httpx
+
+ADMIN_TOKEN = "ace-admin-token-of-the-tests"
+RUNNER_TOKEN = "ace-runner-token-of-the-tests"
+PATIENCE_S = 120.0
+
+Found = TypeVar("Found")
+
+
+def until(found: Callable[[], Found | None], what: str) -> Found:
+    """What `found` returns as soon as it is neither None nor false; fails after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if answer := found():
+            return answer
+        time.sleep(0.02)
+    raise AssertionError(f"not seen within {PATIENCE_S:g} s: {what}")
+
+
+@dataclass
+class Part(AbstractContextManager["Part"]):
+    """One process, ended by its own pid when left.
+
+    Attributes:
+        module: Run as `python -m MODULE`.
+        log: Where its output goes.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] = field(init=False)
+    url: str = field(init=False)
+
+    def __enter__(self) -> Self:
+        self._start("0")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def start_again(self) -> None:
+        """Start on the port it had."""
+        self._start(self.url.rpartition(":")[2])
+
+    def _start(self, port: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("ACE_")}
+        said = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module, *self.arguments, "--port", port],
+                env=clean | dict(self.env),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.url = until(lambda: self._announced(said), f"the address of {self.arguments[0]}")
+        until(self._answers, f"an answer of {self.arguments[0]} at {self.url}")
+
+    def _announced(self, since: int) -> str | None:
+        text = self.log.read_bytes()[since:].decode(errors="replace")
+        assert self.process.poll() is None, f"{self.module} {self.arguments} has ended:\n{text}"
+        announced = re.search(r"(http://127\.0\.0\.1:\d+)", text)
+        return announced.group(1) if announced else None
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/metrics", trust_env=False).status_code < 500
+        except httpx.TransportError:
+            return False
+
+
+class Stack(AbstractContextManager["Stack"]):
+    """Gateway, draft runner and embedded backend, the backend registered as `embedded`."""
+
+    def __init__(self, folder: Path, *, model: str, policy: str, dtype: str = "float32") -> None:
+        (folder / "policy.yaml").write_text(policy)
+        self.gateway = Part(
+            "gateway",
+            ("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
+            folder / "gateway.log",
+            {"ACE_ADMIN_TOKEN": ADMIN_TOKEN, "ACE_RUNNER_TOKEN": RUNNER_TOKEN},
+        )
+        self.backend = Part(
+            "draftrunner",
+            ("embedded-backend", "--model", model, "--dtype", dtype),
+            folder / "backend.log",
+        )
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        self.gateway.__enter__()
+        self.runner = Part(
+            "draftrunner",
+            ("draft-runner", "--gateway", self.gateway.url),
+            self._folder / "runner.log",
+            {"ACE_RUNNER_TOKEN": RUNNER_TOKEN},
+        )
+        self.runner.__enter__()
+        self.backend.__enter__()
+        self.admin = httpx.Client(
+            base_url=f"{self.gateway.url}/admin/v1",
+            headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+        registered = self.admin.post(
+            "/backends", json={"name": "embedded", "url": self.backend.url}
+        ).raise_for_status()
+        self.registered = registered.json()
+        self.model: str = self.registered["models"][0]
+        until(lambda: self.admin.get("/runners").json()["runners"], "the runner's join")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.admin.close()
+        for part in (self.runner, self.backend, self.gateway):
+            part.__exit__(*error)
+
+    def key(self, tenant: str) -> str:
+        """A new API key of a tenant."""
+        made = self.admin.post("/keys", json={"name": f"key-of-{tenant}", "tenant": tenant})
+        return str(made.raise_for_status().json()["key"])
+
+    def stage_of(self, request_id: str) -> dict[str, object]:
+        """The stage record of a request, once it is in the store."""
+        stages = until(
+            lambda: self.admin.get("/stages", params={"request_id": request_id}).json()["stages"],
+            f"the stage of {request_id}",
+        )
+        assert len(stages) == 1
+        return dict(stages[0])

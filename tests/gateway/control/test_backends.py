@@ -1,0 +1,131 @@
+"""Backends over REST: registered, shown, probed, removed; nothing lost and no key shown."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.control import ControlPlane, error_of
+from tests.fakes.probing import AWAY, REFUSED
+
+BACKENDS = "/admin/v1/backends"
+URL = "http://127.0.0.1:8100"
+
+
+async def add(control: ControlPlane, **changes: Any) -> Any:
+    reply = await control.http.post(BACKENDS, json={"name": "a", "url": URL, **changes})
+    assert reply.status_code == 201, reply.text
+    return reply.json()
+
+
+async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -> None:
+    added = await add(control, url=f"{URL}/v1", kind="embedded", credential=None)
+    assert added == {
+        "name": "a",
+        "url": URL,
+        "declared_kind": "embedded",
+        "kind": "embedded",
+        "state": "up",
+        "state_reason": "",
+        "credential": None,
+        "models": ["m"],
+        "findings": [
+            {"capability": "in_engine", "support": "yes", "evidence": "3 steps reported", "value": None}
+        ],
+        "executors": [
+            {"name": "in_engine", "possible": True, "sentence": "in_engine is possible (3 steps reported)."}
+        ],
+        "probed_at": control.clock.now,
+    }
+    assert await control.get(f"{BACKENDS}/a") == added
+    assert await control.get(BACKENDS) == {"backends": [added]}
+
+
+async def test_an_unreachable_backend_is_saved_and_shown_as_down_with_its_evidence(
+    control: ControlPlane,
+) -> None:
+    control.probe.answer = AWAY
+    added = await add(control)
+    assert (added["state"], added["state_reason"]) == ("down", "no connection")
+    assert added["findings"][0]["evidence"] == "no connection"
+    assert added["executors"][0]["possible"] is False
+    assert await control.get(BACKENDS) == {"backends": [added]}
+
+
+@pytest.mark.parametrize("kind", ["auto", "openai", "embedded", "vllm", "sglang"])
+async def test_every_kind_that_the_command_line_offers_is_taken(control: ControlPlane, kind: str) -> None:
+    assert (await add(control, kind=kind))["declared_kind"] == kind
+
+
+async def test_a_duplicate_name_is_a_conflict(control: ControlPlane) -> None:
+    first = await add(control)
+    error = error_of(await control.http.post(BACKENDS, json={"name": "a", "url": "http://other"}), 409)
+    assert error["code"] == "conflict"
+    assert await control.get(BACKENDS) == {"backends": [first]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "a b"}, "backend name"),
+        ({"url": "http://2852039166/"}, "unusual spelling"),
+        ({"url": "file:///etc/passwd"}, "only http"),
+        ({"url": "http://x" + "x" * 2000}, "at most 2000 characters"),
+        ({"credential": "sk-secret"}, "env:NAME"),
+        ({"credential": ["sk-secret"]}, "env:NAME"),
+        ({"credential": "env:ACE_ADMIN_TOKEN"}, "never sent"),
+    ],
+)
+async def test_what_is_not_allowed_is_refused_and_not_kept(
+    control: ControlPlane, changes: dict[str, Any], words: str
+) -> None:
+    reply = await control.http.post(BACKENDS, json={"name": "a", "url": URL, **changes})
+    assert words in error_of(reply, 400)["message"]
+    assert "sk-secret" not in reply.text
+    assert await control.get(BACKENDS) == {"backends": []}
+
+
+async def test_a_credential_is_shown_as_the_reference_that_it_is(
+    control: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_KEY", "s3cret-key")
+    added = await add(control, credential="env:GPU_KEY")
+    assert added["credential"] == "env:GPU_KEY"
+    assert "s3cret" not in (await control.http.get(BACKENDS)).text
+
+
+async def test_probing_again_shows_what_is_found_now(control: ControlPlane) -> None:
+    await add(control)
+    control.probe.answer = AWAY
+    reply = await control.http.post(f"{BACKENDS}/a/probe")
+    assert reply.json()["state"] == "down"
+    assert await control.get(f"{BACKENDS}/a") == reply.json()
+
+
+async def test_health_shows_without_a_probe(control: ControlPlane) -> None:
+    await add(control)
+    control.health.answer = REFUSED
+    await control.registry.check_health_once()
+    assert (await control.get(f"{BACKENDS}/a"))["state_reason"] == "connection refused"
+
+
+async def test_a_removed_backend_is_gone(control: ControlPlane) -> None:
+    await add(control)
+    reply = await control.http.delete(f"{BACKENDS}/a")
+    assert (reply.status_code, reply.content) == (204, b"")
+    assert await control.get(BACKENDS) == {"backends": []}
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/probe")])
+async def test_an_unknown_backend_is_not_found(control: ControlPlane, method: str, path: str) -> None:
+    error = error_of(await control.http.request(method, f"{BACKENDS}/nobody{path}"), 404)
+    assert error["code"] == "not_found"
+    assert "'nobody'" in error["message"]
+
+
+async def test_what_another_process_registered_is_shown_without_waiting(control: ControlPlane) -> None:
+    added = await add(control)
+    backend = control.registry.get("a")
+    await control.store.backends.remove("a")
+    assert await control.get(BACKENDS) == {"backends": []}
+    await control.store.backends.add(backend)
+    assert await control.get(f"{BACKENDS}/a") == added
