@@ -17,7 +17,7 @@ from draftrunner.embedded.generation import Ask, Emission, Generation, Mode
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
 from draftrunner.embedded.target import LanguageModel
-from draftrunner.embedded.text import AnswerText, Decoder
+from draftrunner.embedded.text import AnswerText, Decode
 from draftrunner.model import Drafter
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Engine:
         self,
         *,
         model: LanguageModel,
-        decode: Decoder,
+        decode: Decode,
         drafter: Drafter,
         prefixes: PrefixStore,
         metrics: EngineMetrics,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class Decoder(Protocol):
-    """The part of a tokenizer that turns ids into text, special tokens left out."""
-
-    def __call__(self, ids: Sequence[int]) -> str:
-        """Decode `ids`."""
-        ...
+Decode = Callable[[Sequence[int]], str]
+"""Turns ids into text, special tokens left out."""
 
 
 class Detokenizer:
@@ -23,7 +18,7 @@ class Detokenizer:
     inside a character.
     """
 
-    def __init__(self, decode: Decoder) -> None:
+    def __init__(self, decode: Decode) -> None:
         self._decode = decode
         # A window of ids ending in the newest; its text up to `_told` has been handed out. Tokens
         # already told stay in it while they may change how the next one is spelled (leading spaces).
@@ -84,7 +79,7 @@ class StopStrings:
 class AnswerText:
     """The text of one answer as it grows."""
 
-    def __init__(self, decode: Decoder, stops: Sequence[str]) -> None:
+    def __init__(self, decode: Decode, stops: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(decode)
         self._stops = StopStrings(stops)
         self._pieces: list[str] = []

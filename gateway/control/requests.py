@@ -10,7 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from starlette.requests import ClientDisconnect
 
-from gateway.errors import BodyTooLarge, MalformedRequest
+from gateway.errors import MalformedRequest, RequestError
 from gateway.policy.model import Action, Mode
 from gateway.policy.refusals import refusals
 
@@ -36,6 +36,12 @@ class RefusedFields(MalformedRequest):
         shape = super().body()
         shape["error"]["param"] = self._first
         return shape
+
+
+class BodyBeyondLimit(RequestError):
+    """More body bytes than any request to the control plane has to have."""
+
+    status, code = 413, "request_too_large"
 
 
 class _Strict(BaseModel):
@@ -119,14 +125,16 @@ async def json_of(request: Request) -> Any:
 
     Raises:
         MalformedRequest: It is no JSON.
-        BodyTooLarge: It is larger than any request to the control plane has to be.
+        BodyBeyondLimit: It is larger than any request to the control plane has to be.
     """
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_BODY_BYTES:
-                raise BodyTooLarge(MAX_BODY_BYTES)
+                raise BodyBeyondLimit(
+                    f"The body is larger than {MAX_BODY_BYTES} bytes, which no route here needs."
+                )
     except ClientDisconnect:
         raise MalformedRequest("The client left before its body had arrived.") from None
     try:

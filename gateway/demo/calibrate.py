@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 _METRIC = "ace_embedded_pass_seconds"
-CALIBRATED_KS = tuple(range(1, 9))
+_KS = tuple(range(1, 9))
+REQUESTS_PER_ROUND = 1 + len(_KS)
 
 
 def calibrate(
@@ -23,7 +24,7 @@ def calibrate(
     before = _read_passes(read_metrics())
     for _ in range(rounds):
         ask({"ace_mode": "off"})
-        for k in CALIBRATED_KS:
+        for k in _KS:
             ask({"ace_mode": "prod", "ace_k": k})
     return _mean_seconds(before, _read_passes(read_metrics()))
 

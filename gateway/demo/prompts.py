@@ -25,9 +25,10 @@ def load_prompts(per_workload: int | None = None) -> tuple[Prompt, ...]:
     return tuple(prompt for workload in WORKLOADS for prompt in _read(workload)[:per_workload])
 
 
-def calibration_prompts() -> tuple[Prompt, ...]:
-    """Prompts that pass times are measured on; none of them is among those that are predicted."""
-    return tuple(_read(_CALIBRATION))
+def calibration_prompt() -> Prompt:
+    """The prompt that pass times are measured on; it is not among those that are predicted."""
+    (prompt,) = _read(_CALIBRATION)
+    return prompt
 
 
 def _read(workload: str) -> list[Prompt]:

@@ -256,7 +256,7 @@ class Registry:
         async with self._exchange:
             before = self._still_registered(backend)
             self._swap_in(backend)
-            if (before.state, before.state_reason) != (backend.state, backend.state_reason):
+            if before.state is not backend.state or before.probed_at is None:
                 _log_state(backend)
             if not await self._store.backends.save(backend):
                 self._swap_out(backend.name)

@@ -158,6 +158,7 @@ def _with_driver(text: str) -> URL:
 def _create_sqlite(path: Path) -> None:
     """Make the file with a write-ahead log, in which readers and the writer do not block each other."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.touch(mode=0o600)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for wait in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, None):
             try:

@@ -10,10 +10,13 @@ from contextlib import suppress
 from typing import Protocol
 
 from gateway.errors import StoreError
+from gateway.store.database import unbroken
 from gateway.store.stages import Row, row_of
 from gateway.telemetry.record import StageRecord
 
 logger = logging.getLogger(__name__)
+
+_ROWS_AT_A_STRETCH = 20
 
 
 class StageSink(Protocol):
@@ -43,7 +46,7 @@ class StageWriter:
         stages: StageSink,
         on_drop: Callable[[int], None],
         queue_limit: int = 10_000,
-        batch_rows: int = 500,
+        batch_rows: int = 200,
         interval_s: float = 0.5,
     ) -> None:
         self._stages = stages
@@ -77,6 +80,7 @@ class StageWriter:
             self._batch_full.clear()
             await self.flush()
 
+    @unbroken
     async def flush(self) -> bool:
         """Write all that waits; False if the store would not take it, and then it goes on waiting."""
         async with self._writing:
@@ -96,8 +100,7 @@ class StageWriter:
 
     async def _write_batch(self) -> bool:
         if not self._batch:
-            taken = min(self._batch_rows, len(self._waiting))
-            self._batch = self._rows([self._waiting.popleft() for _ in range(taken)])
+            await self._take_batch()
         try:
             if self._batch:
                 await self._stages.add(self._batch)
@@ -123,13 +126,17 @@ class StageWriter:
             logger.warning("Stage records are written to the store again.")
         self._store_works = True
 
-    def _rows(self, records: Sequence[StageRecord]) -> list[Row]:
-        """The records as rows; one that cannot be a row is dropped here, so that it holds up no other."""
-        rows: list[Row] = []
-        for record in records:
-            try:
-                rows.append(row_of(record))
-            except TypeError:
-                logger.exception("A stage record of backend %r cannot be stored", record.backend)
-                self._on_drop(1)
-        return rows
+    async def _take_batch(self) -> None:
+        for taken in range(min(self._batch_rows, len(self._waiting))):
+            if taken % _ROWS_AT_A_STRETCH == 0:
+                # Requests are served by the same loop.
+                await asyncio.sleep(0)
+            self._take(self._waiting.popleft())
+
+    def _take(self, record: StageRecord) -> None:
+        """Add a row to the batch. A record that cannot be one is dropped, so that it holds up no other."""
+        try:
+            self._batch.append(row_of(record))
+        except TypeError:
+            logger.exception("A stage record of backend %r cannot be stored", record.backend)
+            self._on_drop(1)

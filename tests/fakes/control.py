@@ -81,7 +81,7 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
     keys = KeyRing(store=store, clock=clock, anonymous_allowed=False)
     await keys.open_admin(ADMIN)
     await registry.sync_once()
-    parts = {
+    parts: dict[str, Any] = {
         "store": store,
         "registry": registry,
         "runners": Runners(store=store, clock=clock),

@@ -15,7 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 CONTEXT_LENGTH = 512
 VOCABULARY_SIZE = 400
 
-_FAVOURED = range(300, 324, 3)
+_FastTokenizer: Any = PreTrainedTokenizerFast
+_FAVOURED = [282, 346, 381, 389, 393]
+"""` qu`, ` six`, ` over`, ` fait`, ` answer`: their text is tokenised back to the same ids."""
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] not in ('system', 'user', 'assistant') %}"
@@ -56,18 +58,18 @@ def build_tiny_lm(folder: Path) -> Path:
     with torch.no_grad():
         # A few tokens are favoured, and the last ones weigh more than the distant: answers then repeat
         # themselves, greedy or sampled, and some of the drafts copied from them are accepted.
-        model.lm_head.weight[list(_FAVOURED)] *= 4
+        model.lm_head.weight[_FAVOURED] *= 6
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight *= 0.3
     model.save_pretrained(folder)
     return folder
 
 
-def _trained_tokenizer() -> PreTrainedTokenizerFast:
+def _trained_tokenizer() -> Any:
     """A byte-level BPE: any text can be spelled, and rare characters take several tokens."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY_SIZE,
         special_tokens=["<|im_start|>", "<|im_end|>"],
@@ -75,7 +77,7 @@ def _trained_tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_CORPUS, trainer)
-    fast = PreTrainedTokenizerFast(
+    fast = _FastTokenizer(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
@@ -96,10 +98,10 @@ class ScriptedModel:
 
     def __init__(self, script: Sequence[int], *, vocabulary_size: int, gated: bool = False) -> None:
         self.fed: list[list[int]] = []
-        self.config = SimpleNamespace(get_text_config=lambda: self._text_config)
-        self._text_config = SimpleNamespace(
+        text_config = SimpleNamespace(
             num_hidden_layers=1, max_position_embeddings=CONTEXT_LENGTH, vocab_size=vocabulary_size
         )
+        self.config = SimpleNamespace(get_text_config=lambda: text_config)
         self._script = list(script)
         self._vocabulary_size = vocabulary_size
         self._permits = threading.Semaphore(0) if gated else None

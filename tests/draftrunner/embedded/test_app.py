@@ -12,15 +12,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from draftrunner.embedded.api import NEUTRAL  # noqa: E402 - after the skip
-from draftrunner.embedded.app import create_app  # noqa: E402
-from draftrunner.embedded.engine import Limits  # noqa: E402
-from draftrunner.embedded.server import assemble  # noqa: E402
-from draftrunner.embedded.target import LanguageModel  # noqa: E402
-from draftrunner.weights import Checkpoint, end_ids, load_model, load_tokenizer  # noqa: E402
-from tests.fakes.served import served  # noqa: E402
-from tests.fakes.tiny_lm import CONTEXT_LENGTH, VOCABULARY_SIZE, ScriptedModel  # noqa: E402
-from tests.fakes.waiting import until  # noqa: E402
+from draftrunner.embedded.api import NEUTRAL
+from draftrunner.embedded.app import Backend, create_app
+from draftrunner.embedded.engine import Deliver, Limits, Submission
+from draftrunner.embedded.generation import Ask
+from draftrunner.embedded.server import assemble
+from draftrunner.embedded.target import LanguageModel
+from draftrunner.weights import Checkpoint, end_ids, load_model, load_tokenizer
+from tests.fakes.served import served
+from tests.fakes.tiny_lm import CONTEXT_LENGTH, VOCABULARY_SIZE, ScriptedModel
+from tests.fakes.waiting import until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "the quick brown fox jumps over the lazy dog"}]
@@ -33,16 +34,23 @@ Json = dict[str, Any]
 # --- servers ----------------------------------------------------------------------------------
 
 
-def app_of(model: LanguageModel, checkpoint: Checkpoint, limits: Limits | None = None) -> Any:
-    return create_app(
-        assemble(
-            model,
-            tokenizer=load_tokenizer(checkpoint),
-            engine_tokenizer=load_tokenizer(checkpoint),
-            model_id="tiny",
-            limits=limits or Limits(),
-        )
+def backend_of(model: LanguageModel, checkpoint: Checkpoint, limits: Limits | None = None) -> Backend:
+    return assemble(
+        model,
+        tokenizer=load_tokenizer(checkpoint),
+        engine_tokenizer=load_tokenizer(checkpoint),
+        model_id="tiny",
+        limits=limits or Limits(),
     )
+
+
+def app_of(model: LanguageModel, checkpoint: Checkpoint) -> Any:
+    return create_app(backend_of(model, checkpoint))
+
+
+def client_of(url: str, time_limit_s: float = TIME_LIMIT_S) -> httpx.AsyncClient:
+    # Without TLS, whose certificates take longer to load than a tiny model to answer.
+    return httpx.AsyncClient(base_url=url, timeout=time_limit_s, verify=False)
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +63,35 @@ def url(tiny_checkpoint: Checkpoint) -> Iterator[str]:
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, timeout=TIME_LIMIT_S) as ours:
+    async with client_of(url) as ours:
         yield ours
 
 
 class Gated:
-    """A backend whose forwards wait to be let."""
+    """A backend with two places, whose forwards wait to be let.
 
-    def __init__(self, checkpoint: Checkpoint, limits: Limits) -> None:
-        self.model: Any = ScriptedModel([], vocabulary_size=VOCABULARY_SIZE, gated=True)
-        self.app = app_of(LanguageModel(self.model, end_ids=()), checkpoint, limits)
+    Attributes:
+        submissions: What the engine was asked, in order.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        raw: Any = ScriptedModel([], vocabulary_size=VOCABULARY_SIZE, gated=True)
+        self.model: ScriptedModel = raw
+        self.submissions: list[Submission] = []
+        backend = backend_of(LanguageModel(raw, end_ids=()), checkpoint, Limits(running=1, waiting=1))
+        submit = backend.engine.submit
+
+        def recorded(asks: Sequence[Ask], deliver: Deliver) -> Submission:
+            self.submissions.append(submit(asks, deliver))
+            return self.submissions[-1]
+
+        backend.engine.submit = recorded  # type: ignore[method-assign]
+        self.app = create_app(backend)
 
 
 @pytest.fixture
 def gated(tiny_checkpoint: Checkpoint) -> Iterator[tuple[Gated, str]]:
-    backend = Gated(tiny_checkpoint, Limits(running=1, waiting=1))
+    backend = Gated(tiny_checkpoint)
     with served(backend.app) as address:
         yield backend, address
         backend.model.let(2 * CONTEXT_LENGTH)
@@ -307,7 +329,8 @@ async def test_a_stop_token_is_named_and_an_end_of_sequence_is_not(
     (end,) = end_ids(load_model(tiny_checkpoint, "float32"))
     model: Any = ScriptedModel([0, 40, end, 41], vocabulary_size=VOCABULARY_SIZE)
     with served(app_of(LanguageModel(model, end_ids=[end]), tiny_checkpoint)) as url:
-        answer = httpx.post(url + COMPLETIONS, json=completion(prompt=[0], return_token_ids=True)).json()
+        async with client_of(url) as scripted:
+            answer = await ask(scripted, COMPLETIONS, completion(prompt=[0], return_token_ids=True))
     assert whole(answer) | {"text": ""} == {
         "text": "",
         "token_ids": [40, end],
@@ -563,7 +586,7 @@ async def test_a_model_without_chat_template_serves_completions_alone(tiny_check
         limits=Limits(),
     )
     with served(create_app(backend)) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=TIME_LIMIT_S) as client:
+        async with client_of(url) as client:
             assert "chat template" in (await refusal(client, CHAT, chat()))["message"]
             await ask(client, COMPLETIONS, completion())
 
@@ -581,8 +604,9 @@ def gauge(url: str, name: str) -> float:
 async def test_a_client_that_leaves_stops_its_generation(gated: tuple[Gated, str], streaming: bool) -> None:
     backend, url = gated
     with pytest.raises(httpx.ReadTimeout):
-        async with httpx.AsyncClient(base_url=url, timeout=0.5) as client:
+        async with client_of(url, time_limit_s=0.5) as client:
             await client.post(COMPLETIONS, json=completion(max_tokens=400, stream=streaming, ignore_eos=True))
+    await until(lambda: backend.submissions[0].cancelled)
     # The forward under way ends, and no other follows.
     backend.model.let(1)
     await until(lambda: gauge(url, "requests_running") == 0)
@@ -592,7 +616,7 @@ async def test_a_client_that_leaves_stops_its_generation(gated: tuple[Gated, str
 
 async def test_a_full_queue_is_told_with_a_time_to_come_back(gated: tuple[Gated, str]) -> None:
     backend, url = gated
-    async with httpx.AsyncClient(base_url=url, timeout=TIME_LIMIT_S) as client:
+    async with client_of(url) as client:
         async with client.stream("POST", COMPLETIONS, json=completion(prompt=["a", "b"], stream=True)):
             await until(lambda: gauge(url, "requests_running") + gauge(url, "requests_waiting") == 2)
             answer = await client.post(COMPLETIONS, json=completion(stream=True))
@@ -601,7 +625,8 @@ async def test_a_full_queue_is_told_with_a_time_to_come_back(gated: tuple[Gated,
             assert answer.json()["error"]["code"] == "queue_full"
             # The model is stuck, and the rest of the server is not.
             assert (await client.get("/health")).status_code == 200
-            backend.model.let(1)
+        await until(lambda: backend.submissions[0].cancelled)
+        backend.model.let(1)
         await until(lambda: gauge(url, "requests_running") + gauge(url, "requests_waiting") == 0)
         backend.model.let(1)
         assert (await client.post(COMPLETIONS, json=completion(max_tokens=1))).status_code == 200
@@ -623,14 +648,14 @@ def failing(tiny_checkpoint: Checkpoint) -> Iterator[str]:
 
 
 async def test_a_failure_is_told_without_its_details(failing: str) -> None:
-    async with httpx.AsyncClient(base_url=failing, timeout=TIME_LIMIT_S) as client:
+    async with client_of(failing) as client:
         error = await refusal(client, COMPLETIONS, completion(prompt=[0]), status=500)
         assert error["code"] == "generation_failed"
         assert "secret" not in error["message"]
 
 
 async def test_a_failure_inside_a_stream_is_its_last_event(failing: str) -> None:
-    async with httpx.AsyncClient(base_url=failing, timeout=TIME_LIMIT_S) as client:
+    async with client_of(failing) as client:
         events = await raw_stream(client, COMPLETIONS, completion(prompt=[0]))
     assert len(events) == 3
     assert json.loads(events[-1])["error"]["code"] == "generation_failed"

@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from draftrunner.embedded.engine import Failure, Limits, QueueFull  # noqa: E402 - after the skip
-from draftrunner.embedded.generation import Ask, Emission  # noqa: E402
-from draftrunner.embedded.prefixes import CHUNK  # noqa: E402
-from draftrunner.embedded.prompts import Tokenizer  # noqa: E402
-from draftrunner.embedded.sampling import Sampling  # noqa: E402
-from draftrunner.embedded.target import LanguageModel  # noqa: E402
-from draftrunner.replay import replay  # noqa: E402
-from draftrunner.weights import Checkpoint, load_model, load_tokenizer  # noqa: E402
-from tests.fakes.engine_runs import GREEDY, Deliveries, EngineRun, prod, running_engine  # noqa: E402
-from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel  # noqa: E402
+from draftrunner.embedded.engine import Failure, Limits, QueueFull
+from draftrunner.embedded.generation import Ask, Emission
+from draftrunner.embedded.prefixes import CHUNK
+from draftrunner.embedded.prompts import Tokenizer
+from draftrunner.embedded.sampling import Sampling
+from draftrunner.embedded.target import LanguageModel
+from draftrunner.replay import replay
+from draftrunner.weights import Checkpoint, load_model, load_tokenizer
+from tests.fakes.engine_runs import GREEDY, Deliveries, EngineRun, prod, running_engine
+from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel
 
 LOOKAHEADS = [1, 3, 5, 8]
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, top_k=0, seed=11)

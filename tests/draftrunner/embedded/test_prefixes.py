@@ -24,7 +24,8 @@ def cache_of(tokens: Sequence[int]) -> KvCache:
 def tokens_of(cache: KvCache | None) -> list[int]:
     if cache is None:
         return []
-    keys, _ = cache.layers[0].update(torch.empty(1, 1, 0, 1), torch.empty(1, 1, 0, 1))
+    nothing = torch.empty(1, 1, 0, 1)
+    keys, _ = cache.update(nothing, nothing, 0)
     return [int(key) for key in keys.flatten()]
 
 
@@ -57,7 +58,7 @@ def test_what_is_found_may_be_written_to() -> None:
     assert found is not None
     found.cut(0)
     states = torch.zeros(1, 1, 3, 1)
-    found.layers[0].update(states, states)
+    found.update(states, states, 0)
     assert tokens_of(store.find([*FIRST, 5])) == FIRST
 
 

@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,8 @@ MIXED = [2.0, 1.0, 0.5, 0.0, -1.0, 1.9]
 
 
 def row(*logits: float) -> Row:
-    return np.array(logits, dtype=np.float32)
+    values: Row = np.array(logits, dtype=np.float32)
+    return values
 
 
 def sampling(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int | None = 1) -> Sampling:
@@ -47,7 +49,7 @@ def probabilities(logits: Sequence[float], asked: Sampling) -> dict[int, float]:
     return {token: weights[token] / total for token in kept}
 
 
-def assert_follows(counts: Mapping[object, int], expected: Mapping[object, float]) -> None:
+def assert_follows(counts: Mapping[Any, int], expected: Mapping[Any, float]) -> None:
     """Chi-square at a level that a sound sampler fails once in a million times."""
     draws = sum(counts.values())
     assert set(counts) <= set(expected)

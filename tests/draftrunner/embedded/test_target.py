@@ -111,7 +111,7 @@ def test_a_cache_starts_empty() -> None:
 
 def test_a_model_is_known_by_its_context_vocabulary_and_ends() -> None:
     model = LanguageModel(random_model(MODELS["llama"]()), end_ids=[3, 4])
-    assert (model.context_length, model.vocabulary_size, model.end_ids) == (256, 50, {3, 4})
+    assert (model.context_length, model.vocabulary_size, model.end_ids) == (256, 50, frozenset({3, 4}))
 
 
 def test_a_model_with_a_state_that_cannot_be_cut_back_is_refused() -> None:

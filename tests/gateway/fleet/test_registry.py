@@ -314,12 +314,10 @@ async def test_reports_of_backends_that_are_down_or_unknown_ask_nothing(fleet: F
 async def test_a_change_of_state_is_logged_once(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gateway.fleet")
     await fleet.registry.add(name="a", url=URL)
-    fleet.health.answer = REFUSED
-    for _ in range(3):
-        await fleet.registry.check_health_once()
-    fleet.health.answer = ALIVE
-    for _ in range(3):
-        await fleet.registry.check_health_once()
+    for answer in (REFUSED, replace(REFUSED, reason="no route to host"), ALIVE):
+        fleet.health.answer = answer
+        for _ in range(3):
+            await fleet.registry.check_health_once()
     assert [record.getMessage() for record in caplog.records] == [
         "backend a is up",
         "backend a is down: connection refused",

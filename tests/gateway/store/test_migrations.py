@@ -93,6 +93,13 @@ async def test_sqlite_files_get_a_write_ahead_log(tmp_path: Path) -> None:
     await database.close()
 
 
+async def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
+        await store.meta.set_admin_token_sha256("a" * 64)
+        modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()}
+    assert modes == {0o600}
+
+
 async def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
     store = Store(store_url(tmp_path))

@@ -1,6 +1,8 @@
 """Backends, keys, runners and small facts: kept, changed, shared by processes."""
 
+import asyncio
 import sqlite3
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,3 +156,25 @@ async def test_the_file_holds_what_was_committed(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "data" / "ace.db") as plain:
         assert plain.execute("SELECT name, credential FROM backends").fetchall() == [("gpu-1", "env:GPU_KEY")]
     plain.close()
+
+
+async def test_a_write_whose_caller_is_cancelled_is_finished(store: Store) -> None:
+    for attempt in range(20):
+        writing = asyncio.create_task(store.backends.add(replace(BACKEND, name=f"b{attempt}")))
+        for _ in range(attempt):
+            await asyncio.sleep(0)
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+    # The first was cancelled before it had begun.
+    assert len(await store.backends.all()) == 19
+
+
+async def test_a_failure_that_nobody_waits_for_is_no_noise(store: Store) -> None:
+    await store.backends.add(BACKEND)
+    writing = asyncio.create_task(store.backends.add(BACKEND))
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await store.backends.all() == (BACKEND,)

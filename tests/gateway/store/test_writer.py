@@ -5,6 +5,7 @@ import logging
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ class ScriptedStages:
         self.kept.set()
 
 
+def none_may_be_lost(records: int) -> None:
+    pytest.fail(f"{records} records were dropped")
+
+
 DOWN = StoreError("sqlite:///x", "disk full")
 
 
@@ -45,7 +50,7 @@ def put(writer: StageWriter, *ids: str) -> None:
 
 async def test_records_are_written_in_order_and_in_batches() -> None:
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail, batch_rows=2)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, batch_rows=2)
     put(writer, "a", "b", "c")
     assert await writer.flush()
     assert stages.batches == [["a", "b"], ["c"]]
@@ -53,7 +58,7 @@ async def test_records_are_written_in_order_and_in_batches() -> None:
 
 async def test_a_full_batch_does_not_wait_for_the_interval() -> None:
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail, batch_rows=2, interval_s=3600.0)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, batch_rows=2, interval_s=3600.0)
     running = asyncio.create_task(writer.run())
     put(writer, "a", "b")
     await stages.kept.wait()
@@ -64,7 +69,7 @@ async def test_a_full_batch_does_not_wait_for_the_interval() -> None:
 
 async def test_a_single_record_waits_no_longer_than_the_interval() -> None:
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail, interval_s=0.01)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, interval_s=0.01)
     running = asyncio.create_task(writer.run())
     put(writer, "a")
     await stages.kept.wait()
@@ -75,7 +80,7 @@ async def test_a_single_record_waits_no_longer_than_the_interval() -> None:
 
 async def test_closing_writes_what_waits_and_ends_the_task() -> None:
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail, interval_s=3600.0)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, interval_s=3600.0)
     running = asyncio.create_task(writer.run())
     put(writer, "a")
     await writer.close()
@@ -107,7 +112,7 @@ async def test_records_wait_while_the_store_is_down_and_are_written_once_it_is_b
 async def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost)
     stages.failure = DOWN
     put(writer, "a")
     for _ in range(3):
@@ -123,7 +128,7 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCapt
 
 async def test_an_outage_does_not_make_full_batches_hammer_the_store() -> None:
     stages = ScriptedStages()
-    writer = StageWriter(stages=stages, on_drop=pytest.fail, batch_rows=1, interval_s=3600.0)
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, batch_rows=1, interval_s=3600.0)
     stages.failure = DOWN
     put(writer, "a")
     assert not await writer.flush()
@@ -170,7 +175,7 @@ async def test_a_batch_that_can_never_be_stored_is_given_up(store: Store) -> Non
 
 async def test_a_locked_database_delays_records_and_loses_none(tmp_path: Path) -> None:
     async with opened_store(tmp_path) as store:
-        writer = StageWriter(stages=Unpatient(store), on_drop=pytest.fail)
+        writer = StageWriter(stages=Unpatient(store), on_drop=none_may_be_lost)
         blocker = sqlite3.connect(tmp_path / "data" / "ace.db", isolation_level=None)
         blocker.execute("BEGIN EXCLUSIVE")
         put(writer, "a")
@@ -191,6 +196,22 @@ class Unpatient:
         async with self._store._database.reading() as connection:
             await connection.exec_driver_sql("PRAGMA busy_timeout=1")
         await self._store.stages.add(rows)
+
+
+async def test_a_task_that_is_cancelled_while_it_writes_writes_nothing_twice(store: Store) -> None:
+    writer = StageWriter(stages=store.stages, on_drop=none_may_be_lost, interval_s=0.001)
+    written = 0
+    for _ in range(20):
+        running = asyncio.create_task(writer.run())
+        put(writer, "a", "b", "c")
+        written += 3
+        for _ in range(written % 7):
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    await writer.close()
+    assert len(await store.stages.find(StageQuery())) == written
 
 
 async def test_a_folder_that_is_gone_is_no_trouble(tmp_path: Path) -> None:

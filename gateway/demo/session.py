@@ -1,0 +1,135 @@
+"""What a demo does with a running stack: calibrate, measure, and gather the evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gateway.cli.client import GatewayClient
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, calibrate
+from gateway.demo.client import Answer, ChatClient
+from gateway.demo.failure import DemoFailed
+from gateway.demo.measure import MODES, Mode, Trial, measure
+from gateway.demo.prompts import Prompt, calibration_prompt
+from gateway.demo.records import Stage, collect
+from gateway.demo.report import Evidence
+from gateway.demo.ties import undecided
+
+_RECORDS_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The clients of one demo.
+
+    Attributes:
+        chats: The gateway, asked as the tenant of each mode.
+        direct: The backend itself, asked for calibration.
+        backend: The backend's other routes.
+        rest: The gateway's REST API.
+    """
+
+    chats: Mapping[Mode, ChatClient]
+    direct: ChatClient
+    backend: httpx.Client
+    rest: GatewayClient
+    model: str
+    console: Console
+
+    def gather(self, prompts: Sequence[Prompt], *, rounds: int, k: int, exact: bool) -> Evidence:
+        """Ask everything and fetch what it left behind.
+
+        Args:
+            prompts: What is asked in each mode.
+            rounds: How often pass times are measured.
+            k: Draft tokens per step in prod, as the policy says.
+            exact: Whether the backend computes in float32.
+        """
+        pass_seconds = self._calibrated(rounds)
+        trials = self._measured(prompts)
+        return Evidence(
+            trials=trials,
+            stages=self._stages(trials),
+            undecided=undecided(trials, model=self.model, complete=self._complete),
+            pass_seconds=pass_seconds,
+            k=k,
+            exact=exact,
+        )
+
+    def _calibrated(self, rounds: int) -> dict[int, float]:
+        prompt = calibration_prompt()
+        with self._progress() as progress:
+            task = progress.add_task("measuring pass times", total=rounds * REQUESTS_PER_ROUND)
+
+            def ask(arguments: dict[str, object]) -> None:
+                self.direct.ask(
+                    prompt.text,
+                    request_id="demo-calibration",
+                    workload=prompt.workload,
+                    extra_body={"vllm_xargs": arguments},
+                )
+                progress.advance(task)
+
+            return calibrate(read_metrics=lambda: self._fetch("/metrics").text, ask=ask, rounds=rounds)
+
+    def _measured(self, prompts: Sequence[Prompt]) -> list[Trial]:
+        with self._progress() as progress:
+            task = progress.add_task("off, shadow and prod", total=len(prompts) * len(MODES))
+
+            def ask(mode: Mode, prompt: Prompt) -> Answer:
+                progress.update(task, description=f"{prompt.workload}: {prompt.name} ({mode})")
+                answer = self.chats[mode].ask(
+                    prompt.text,
+                    request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
+                    workload=prompt.workload,
+                )
+                progress.advance(task)
+                return answer
+
+            return list(measure(prompts, ask))
+
+    def _stages(self, trials: Sequence[Trial]) -> dict[str, Stage]:
+        expected = chain.from_iterable((t.shadow.request_id, t.prod.request_id) for t in trials)
+        found = collect(
+            expected,
+            self._find_stage,
+            time_limit_s=_RECORDS_WITHIN_S,
+            clock=time.monotonic,
+            pause=time.sleep,
+        )
+        # By now a record of an off request, which should not exist, would have been written too.
+        unexpected = (trial.off.request_id for trial in trials)
+        return found | collect(
+            unexpected, self._find_stage, time_limit_s=0, clock=time.monotonic, pause=time.sleep
+        )
+
+    def _find_stage(self, request_id: str) -> Mapping[str, Any] | None:
+        stages: list[Mapping[str, Any]] = self.rest.get("/admin/v1/stages", request_id=request_id)["stages"]
+        return stages[0] if stages else None
+
+    def _complete(self, body: dict[str, Any]) -> Mapping[str, Any]:
+        reply: Mapping[str, Any] = self._fetch("/v1/completions", body).json()
+        return reply
+
+    def _fetch(self, path: str, body: object = None) -> httpx.Response:
+        try:
+            reply = self.backend.post(path, json=body) if body is not None else self.backend.get(path)
+            return reply.raise_for_status()
+        except httpx.HTTPError as error:
+            raise DemoFailed(f"The embedded backend did not answer {path}: {error}") from error
+
+    def _progress(self) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
