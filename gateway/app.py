@@ -61,7 +61,7 @@ class _Planes:
 
 
 def create_app(settings: Settings) -> App:
-    """The gateway as an ASGI application. Its parts are made at the lifespan's start and closed at its end."""
+    """The gateway as an ASGI application, whose parts are made and closed by its lifespan."""
     return _Gateway(settings)
 
 

@@ -39,7 +39,7 @@ def gateway(environment: Path, tmp_path: Path) -> Iterator[httpx.Client]:
     """A client of a gateway that runs from the wheel, with the policy that `ace init` writes."""
     ace = environment / "bin" / "ace"
     subprocess.run([ace, "init", "policy.yaml"], check=True, cwd=tmp_path)
-    command = [ace, "serve", "--port", "0", "--data", tmp_path / "data", "--policy", "policy.yaml"]
+    command = [str(ace), "serve", "--port", "0", "--data", "data", "--policy", "policy.yaml"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ACE_")}
     with subprocess.Popen(command, cwd=tmp_path, env=clean, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

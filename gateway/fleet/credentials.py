@@ -1,10 +1,12 @@
-"""How a backend's own key is named at registration: by reference, so that no key is ever stored."""
+"""A backend's own key: named by reference, so that no key is ever stored, and read when it is needed."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
-from gateway.errors import MalformedRequest
+from gateway.errors import CredentialMissing, MalformedRequest
 
 _ALLOWED = (
     "Allowed: env:NAME (an environment variable of the gateway) or file:/ABSOLUTE/PATH "
@@ -30,3 +32,26 @@ def check_reference(given: object) -> str | None:
             "ACE_* variables hold the gateway's own tokens and are never sent to a backend. " + _ALLOWED
         )
     return given
+
+
+def read_credential(backend: str, reference: str) -> str:
+    """The key behind `reference`, read anew at every call so that a rotated key is used at once.
+
+    Raises:
+        CredentialMissing: Names the reference, never what it holds.
+    """
+    kind, _, name = reference.partition(":")
+    key = ""
+    if kind == "env":
+        key = os.environ.get(name, "").strip()
+    elif kind == "file":
+        try:
+            key = Path(name).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            key = ""
+    if not key or not (key.isascii() and key.isprintable()):
+        raise CredentialMissing(
+            f"The credential {reference!r} of backend {backend!r} is not set, empty or not printable ASCII. "
+            "Set that environment variable or file where the gateway runs."
+        )
+    return key

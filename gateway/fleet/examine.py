@@ -10,9 +10,10 @@ from typing import Protocol
 
 import httpx
 
+from gateway.errors import CredentialMissing
+from gateway.fleet.credentials import read_credential
 from gateway.fleet.health import Health, HealthCheck
 from gateway.fleet.model import Backend, BackendState, EngineKind
-from gateway.proxy.credentials import CredentialMissing, read_credential
 from probes.model import Capability, Finding, Support
 from probes.suite import ProbeResult
 

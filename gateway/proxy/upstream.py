@@ -16,8 +16,8 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import BackendBrokeOff, BackendError, BackendHungUp, BackendTimeout, BackendUnreachable
+from gateway.fleet.credentials import read_credential
 from gateway.fleet.model import Backend
-from gateway.proxy.credentials import read_credential
 from gateway.proxy.headers import RawHeaders, first
 
 KEPT_IDLE_S = 3.0
