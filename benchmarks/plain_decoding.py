@@ -18,7 +18,7 @@ from queue import Queue
 from typing import Any
 
 # As the backend's command does; read once, when torch is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 

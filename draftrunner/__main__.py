@@ -112,9 +112,10 @@ def _first_line(path: Path) -> str:
 
 
 def _embedded_backend(asked: argparse.Namespace) -> None:
-    # Read once, when torch is loaded. Its threads otherwise wait for one another by spinning, and on cores
-    # that other processes use too, every forward then takes many times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Read once, when torch is loaded: for how long its threads spin while they wait for one another. By
+    # default they spin for milliseconds, and on cores that other processes use too, a forward then takes
+    # ten times as long. This is enough for the waits of a forward that has its cores for itself.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         from draftrunner.embedded.server import run
     except ModuleNotFoundError as error:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 
 from draftrunner.embedded.generation import Mode
 from draftrunner.embedded.sampling import Sampling
@@ -84,18 +93,27 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GenerationBody(BaseModel):
-    """The fields that chat and plain completions share.
-
-    Unknown fields are kept, so that those which would change the output can be refused.
-    """
+class OpenBody(BaseModel):
+    """A body that keeps the fields it does not know, so that those which matter can be refused."""
 
     model_config = ConfigDict(extra="allow", strict=True)
+
+    @property
+    def unsupported(self) -> str | None:
+        """Name of a field whose value asks for something that is not implemented; None if there is none."""
+        for name, value in (self.model_extra or {}).items():
+            if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
+                return name
+        return None
+
+
+class GenerationBody(OpenBody):
+    """The fields that chat and plain completions share."""
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[
@@ -113,14 +131,6 @@ class GenerationBody(BaseModel):
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options is only allowed with stream: true")
         return self
-
-    @property
-    def unsupported(self) -> str | None:
-        """Name of a field whose value asks for something that is not implemented; None if there is none."""
-        for name, value in (self.model_extra or {}).items():
-            if name in NEUTRAL and value is not None and value not in NEUTRAL[name]:
-                return name
-        return None
 
     @property
     def sampling(self) -> Sampling:
@@ -202,16 +212,14 @@ class CompletionBody(GenerationBody):
         return list(given) if several else [given]
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(OpenBody):
     """Body of `/tokenize`: a text or a conversation."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")
@@ -230,19 +238,17 @@ class DetokenizeBody(BaseModel):
     tokens: list[TokenId]
 
 
-def complaints(errors: Sequence[Any]) -> tuple[str, str | None]:
+def complaints(error: ValidationError) -> tuple[str, str | None]:
     """Say what is wrong where, without the values sent; and which field is at fault."""
-    if errors[0]["type"] == "json_invalid":
-        return f"The body is not valid JSON: {errors[0]['ctx']['error']}.", None
+    found = error.errors(include_url=False, include_input=False)
     # Validation of a field with several forms reports on each; the first few say enough.
-    told = "; ".join(": ".join(filter(None, (_path(error), _what(error)))) for error in errors[:4])
-    return told, _path(errors[0]).partition(".")[0] or None
+    told = "; ".join(": ".join(filter(None, (_path(one), _what(one)))) for one in found[:4])
+    return told, _path(found[0]).partition(".")[0] or None
 
 
-def _what(error: Mapping[str, Any]) -> str:
-    return str(error["msg"]).removeprefix("Value error, ")
+def _what(complaint: ErrorDetails) -> str:
+    return complaint["msg"].removeprefix("Value error, ")
 
 
-def _path(error: Mapping[str, Any]) -> str:
-    _, *location = error["loc"]
-    return ".".join(map(str, location))
+def _path(complaint: ErrorDetails) -> str:
+    return ".".join(map(str, complaint["loc"]))

@@ -8,36 +8,52 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import fastapi
 import orjson
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from draftrunner.embedded import api, metrics
+from draftrunner.embedded import api
 from draftrunner.embedded.answers import (
     Answer,
     ChatShape,
     CompletionShape,
     Heading,
     Shape,
+    Spell,
     request_metrics,
     usage,
 )
 from draftrunner.embedded.engine import Engine, Failure, QueueFull
-from draftrunner.embedded.errors import AnswerFailed, Busy, InvalidRequest, RequestRefused, UnknownModel
+from draftrunner.embedded.errors import (
+    AnswerFailed,
+    BodyTooLarge,
+    Busy,
+    InvalidRequest,
+    RequestRefused,
+    UnknownModel,
+)
 from draftrunner.embedded.generation import Ask, Emission, Finish
-from draftrunner.embedded.prompts import AskReader, Tokenizer
+from draftrunner.embedded.metrics import CONTENT_TYPE, EngineMetrics
+from draftrunner.embedded.prompts import AskReader
 from draftrunner.model import Drafter
 
 ENGINE = "ace-embedded"
 """Who answers, in `/version` and as the owner of the model."""
 
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""Room for as many prompts of several thousand token ids as the queue holds."""
+
 CLIENT_LEFT = 499
 """Status of an answer that nobody waits for any more; it is never seen."""
+
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +65,7 @@ class Backend:
         context_length: Most tokens that prompt and answer may have together.
         engine: Answers prompts.
         reader: Makes prompts of request bodies.
-        tokenizer: For the HTTP side; the engine has its own.
+        spell: Turns a few ids into text at once, whatever else is being read.
         drafter: What the engine drafts with.
         metrics: What the engine counts into.
         version: Of this program.
@@ -59,9 +75,9 @@ class Backend:
     context_length: int
     engine: Engine
     reader: AskReader
-    tokenizer: Tokenizer
+    spell: Spell
     drafter: Drafter
-    metrics: metrics.EngineMetrics
+    metrics: EngineMetrics
     version: str
 
 
@@ -87,7 +103,6 @@ def create_app(backend: Backend) -> fastapi.FastAPI:
     app.get("/version")(routes.version)
     app.get("/metrics")(routes.metrics)
     app.exception_handler(RequestRefused)(_answer_refusal)
-    app.exception_handler(RequestValidationError)(_answer_invalid)
     app.exception_handler(HTTPException)(_answer_http_exception)
     app.exception_handler(Exception)(_answer_bug)
     return app
@@ -112,29 +127,34 @@ class _Routes:
         }
         return {"object": "list", "data": [model]}
 
-    async def chat(self, body: api.ChatBody, request: fastapi.Request) -> fastapi.Response:
+    async def chat(self, request: fastapi.Request) -> fastapi.Response:
+        body = await _parsed(request, api.ChatBody)
         self._check_model(body.model)
         ask = await asyncio.to_thread(self._backend.reader.chat, body)
-        shape = ChatShape(self._heading("chatcmpl", body), self._backend.tokenizer.decode_all)
+        shape = ChatShape(self._heading("chatcmpl", body), self._backend.spell)
         return await self._answer(body, [ask], shape, request)
 
-    async def completions(self, body: api.CompletionBody, request: fastapi.Request) -> fastapi.Response:
+    async def completions(self, request: fastapi.Request) -> fastapi.Response:
+        body = await _parsed(request, api.CompletionBody)
         self._check_model(body.model)
+        self._check_prompts(len(body.prompts))
         asks = await asyncio.to_thread(self._backend.reader.completion, body)
-        shape = CompletionShape(self._heading("cmpl", body), self._backend.tokenizer.decode_all)
+        shape = CompletionShape(self._heading("cmpl", body), self._backend.spell)
         return await self._answer(body, asks, shape, request)
 
-    async def tokenize(self, body: api.TokenizeBody) -> dict[str, Any]:
+    async def tokenize(self, request: fastapi.Request) -> dict[str, Any]:
+        body = await _parsed(request, api.TokenizeBody)
         self._check_model(body.model)
-        ids = await asyncio.to_thread(self._backend.reader.tokenize, body)
+        ids, pieces = await asyncio.to_thread(self._backend.reader.tokenize, body)
         return {
             "count": len(ids),
             "max_model_len": self._backend.context_length,
             "tokens": ids,
-            "token_strs": self._backend.tokenizer.pieces(ids) if body.return_token_strs else None,
+            "token_strs": pieces if body.return_token_strs else None,
         }
 
-    async def detokenize(self, body: api.DetokenizeBody) -> dict[str, Any]:
+    async def detokenize(self, request: fastapi.Request) -> dict[str, Any]:
+        body = await _parsed(request, api.DetokenizeBody)
         self._check_model(body.model)
         return {"prompt": await asyncio.to_thread(self._backend.reader.detokenize, body)}
 
@@ -145,11 +165,16 @@ class _Routes:
         return {"version": self._backend.version, "engine": ENGINE}
 
     async def metrics(self) -> fastapi.Response:
-        return fastapi.Response(self._backend.metrics.exposition(), media_type=metrics.CONTENT_TYPE)
+        return fastapi.Response(self._backend.metrics.exposition(), media_type=CONTENT_TYPE)
 
     def _check_model(self, asked: str | None) -> None:
         if asked is not None and asked != self._backend.model_id:
             raise UnknownModel(asked, self._backend.model_id)
+
+    def _check_prompts(self, count: int) -> None:
+        most = self._backend.engine.limits.prompts
+        if count > most:
+            raise InvalidRequest(f"prompt holds {count} prompts. At most {most} are served.", param="prompt")
 
     def _heading(self, kind: str, body: api.GenerationBody) -> Heading:
         return Heading(
@@ -207,7 +232,6 @@ class _Call:
 
     Raises:
         Busy: The queue is full.
-        InvalidRequest: There are more prompts than the queue could ever hold.
     """
 
     def __init__(self, engine: Engine, asks: Sequence[Ask]) -> None:
@@ -218,15 +242,13 @@ class _Call:
         def deliver(index: int, event: Emission | Failure) -> None:
             loop.call_soon_threadsafe(self._deliveries.put_nowait, (index, event))
 
-        most = engine.limits.prompts
-        if len(asks) > most:
-            raise InvalidRequest(
-                f"prompt holds {len(asks)} prompts. At most {most} are served.", param="prompt"
-            )
         try:
             self._submission = engine.submit(asks, deliver)
         except QueueFull:
-            raise Busy(f"All {most} places for prompts are taken. Try again after a second.") from None
+            raise Busy(
+                f"Not enough of the {engine.limits.prompts} places for prompts are free. "
+                "Try again after a second."
+            ) from None
 
     async def emissions(self) -> AsyncIterator[tuple[int, Emission]]:
         """Give what is added to which answer, until all are finished.
@@ -259,6 +281,21 @@ class _StreamedAnswer(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._call.leave()
+
+
+async def _parsed(request: fastapi.Request, kind: type[Body]) -> Body:
+    """Read the request's body, strictly: what JSON cannot say, like half a character, is refused here."""
+    read = bytearray()
+    try:
+        async for piece in request.stream():
+            read += piece
+            if len(read) > MAX_BODY_BYTES:
+                raise BodyTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
+        return kind.model_validate_json(bytes(read))
+    except ClientDisconnect:
+        raise InvalidRequest("The connection ended before the body did.") from None
+    except ValidationError as error:
+        raise InvalidRequest(*api.complaints(error)) from None
 
 
 async def _unless_client_leaves(
@@ -297,10 +334,6 @@ async def _answer_refusal(_: fastapi.Request, error: RequestRefused) -> fastapi.
     return fastapi.Response(
         orjson.dumps(error.body()), error.status, error.headers, media_type="application/json"
     )
-
-
-async def _answer_invalid(request: fastapi.Request, error: RequestValidationError) -> fastapi.Response:
-    return await _answer_refusal(request, InvalidRequest(*api.complaints(error.errors())))
 
 
 async def _answer_http_exception(_: fastapi.Request, error: HTTPException) -> fastapi.Response:

@@ -179,25 +179,24 @@ class Engine:
     def _advance(self, job: _Job) -> bool:
         """Run one forward for `job`; say whether it has more to do."""
         try:
-            emission = self._emission(job)
+            if job.generation is None:
+                job.generation = self._begin(job)
+            return self._forward(job, job.generation)
         except Exception:
             logger.exception("Generating an answer failed")
             job.deliver(job.index, Failure())
             return False
+
+    def _forward(self, job: _Job, generation: Generation) -> bool:
+        was_prefilling = generation.prefilling
+        emission = generation.advance()
         if emission is None:
             return True
         self._metrics.emitted(len(emission.token_ids))
         job.deliver(job.index, emission)
+        if was_prefilling:
+            self._prefixes.keep(job.ask.prompt, generation.cache)
         return emission.finish is None
-
-    def _emission(self, job: _Job) -> Emission | None:
-        if job.generation is None:
-            job.generation = self._begin(job)
-        was_prefilling = job.generation.prefilling
-        emission = job.generation.advance()
-        if was_prefilling and not job.generation.prefilling:
-            self._prefixes.keep(job.ask.prompt, job.generation.cache)
-        return emission
 
     def _begin(self, job: _Job) -> Generation:
         ask = job.ask

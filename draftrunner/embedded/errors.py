@@ -3,6 +3,7 @@
 RequestRefused             answered in OpenAI's error shape
 ├── InvalidRequest    400
 ├── UnknownModel      404
+├── BodyTooLarge      413
 ├── Busy              503  with Retry-After
 └── AnswerFailed      500
 """
@@ -57,6 +58,12 @@ class UnknownModel(RequestRefused):
 
     def __init__(self, asked: str, served: str) -> None:
         super().__init__(f"The model {asked[:200]!r} is not served here. Served: {served}.", param="model")
+
+
+class BodyTooLarge(RequestRefused):
+    """The body was not read to its end."""
+
+    status, kind, code = 413, "invalid_request_error", "body_too_large"
 
 
 class Busy(RequestRefused):

@@ -34,8 +34,9 @@ class PrefixStore:
         return self._kept[longest].fork(shared, capacity=2 * len(ids))
 
     def keep(self, prompt: Sequence[int], cache: KvCache) -> None:
-        """Remember the whole chunks of `prompt`, of which `cache` holds every position."""
-        ids = tuple(prompt[: len(prompt) // CHUNK * CHUNK])
+        """Remember the whole chunks of `prompt`, as far as there is room; `cache` holds all of them."""
+        most = min(len(prompt), self._most_tokens)
+        ids = tuple(prompt[: most // CHUNK * CHUNK])
         if not ids:
             return
         if covering := next((kept for kept in self._kept if kept[: len(ids)] == ids), None):

@@ -17,6 +17,7 @@ from draftrunner.embedded.api import (
     DetokenizeBody,
     GenerationBody,
     Message,
+    OpenBody,
     TokenizeBody,
 )
 from draftrunner.embedded.errors import ContextTooShort, InvalidRequest
@@ -126,19 +127,28 @@ class AskReader:
             asks.append(self._ask(body, prompt, body.max_tokens, default, most, body.logprobs))
         return asks
 
-    def tokenize(self, body: TokenizeBody) -> list[int]:
-        """Return the ids of a text, or of a conversation as `chat` would read it.
+    def tokenize(self, body: TokenizeBody) -> tuple[list[int], list[str]]:
+        """Return the ids of a text, or of a conversation as `chat` would read it, and how each is spelled.
 
         Raises:
-            InvalidRequest: The conversation does not fit the template.
+            InvalidRequest: The conversation does not fit the template, or the body asks for what is not
+                implemented.
         """
+        _refuse_unsupported(body)
         if body.messages is None:
-            # A text gets its special tokens, as a completion's does; a template spells its own.
-            return self._tokenizer.encode(
-                body.prompt or "", add_special_tokens=body.add_special_tokens is not False
+            text, add_special_tokens = body.prompt or "", True
+        else:
+            # A template spells its own.
+            text, add_special_tokens = (
+                self._tokenizer.render(
+                    body.messages, add_generation_prompt=body.add_generation_prompt is not False
+                ),
+                False,
             )
-        text = self._tokenizer.render(body.messages, add_generation_prompt=body.add_generation_prompt)
-        return self._tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+        if body.add_special_tokens is not None:
+            add_special_tokens = body.add_special_tokens
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return ids, self._tokenizer.pieces(ids)
 
     def detokenize(self, body: DetokenizeBody) -> str:
         """Return the text of ids, special tokens included.
@@ -197,7 +207,7 @@ class AskReader:
         )
 
 
-def _refuse_unsupported(body: GenerationBody) -> None:
+def _refuse_unsupported(body: OpenBody) -> None:
     if (field := body.unsupported) is not None:
         allowed = ", ".join(map(json.dumps, (*NEUTRAL[field], None)))
         raise InvalidRequest(

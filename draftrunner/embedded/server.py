@@ -81,12 +81,12 @@ def assemble(
 
     The engine has a tokenizer of its own, so that a long prompt being encoded does not hold up answers.
     """
-    http_tokenizer = Tokenizer(tokenizer)
+    quick_tokenizer = Tokenizer(engine_tokenizer)
     drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), model.context_length)
     metrics = EngineMetrics()
     engine = Engine(
         model=model,
-        decode=Tokenizer(engine_tokenizer).decode,
+        decode=quick_tokenizer.decode,
         drafter=drafter,
         prefixes=PrefixStore(most_tokens=KEPT_PREFIX_TOKENS),
         metrics=metrics,
@@ -96,8 +96,8 @@ def assemble(
         model_id=model_id,
         context_length=model.context_length,
         engine=engine,
-        reader=AskReader(http_tokenizer, model),
-        tokenizer=http_tokenizer,
+        reader=AskReader(Tokenizer(tokenizer), model),
+        spell=quick_tokenizer.decode_all,
         drafter=drafter,
         metrics=metrics,
         version=importlib.metadata.version("ace-gateway"),

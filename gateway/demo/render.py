@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +18,7 @@ _SUPPORT_STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
 
 def show_backend(console: Console, backend: Mapping[str, Any]) -> None:
     """Print what the probes found, and one sentence for each executor."""
-    table = Table(
-        title=f"What the probes found at {backend['name']} ({backend['kind']})", title_justify="left"
-    )
+    table = _table(f"What the probes found at {backend['name']} ({backend['kind']})")
     for column in ("capability", "support", "value", "evidence"):
         table.add_column(column)
     for finding in backend["findings"]:
@@ -31,14 +30,15 @@ def show_backend(console: Console, backend: Mapping[str, Any]) -> None:
         )
     console.print(table)
     for executor in backend["executors"]:
-        console.print(Text(f"{executor['name']}: {executor['sentence']}"))
+        console.print(Text(executor["sentence"]))
     console.print()
 
 
 def show_report(console: Console, report: Report) -> None:
     """Print every number, then what they mean in sentences."""
-    console.print(_speed_table(report))
-    console.print(_curve_table(report))
+    for table in (_speed_table(report), _curve_table(report)):
+        console.print(table)
+        console.print()
     for sentence in sentences(report):
         console.print(Text(sentence))
 
@@ -58,18 +58,18 @@ def sentences(report: Report) -> list[str]:
 
 
 def _speed_table(report: Report) -> Table:
-    table = Table(title="Speculation by workload, looping answers left out of speeds", title_justify="left")
+    table = _table("Speculation by workload (looping answers left out of speeds)")
     table.add_column("workload")
     for column in (
-        "prompts",
-        "off tok/s",
-        "would-be acceptance",
-        "acceptance",
-        "prod tok/s",
-        "multiplier (95 %)",
-        "predicted",
-        "identical",
-        "looping",
+        "n",
+        "off\ntok/s",
+        "would-be\naccept.",
+        "accept.",
+        "prod\ntok/s",
+        "multiplier\n(95 %)",
+        "pre-\ndicted",
+        "iden-\ntical",
+        "loop-\ning",
     ):
         table.add_column(column, justify="right")
     for result in report.workloads.values():
@@ -89,7 +89,7 @@ def _speed_table(report: Report) -> Table:
 
 
 def _curve_table(report: Report) -> Table:
-    table = Table(title="Predicted multiplier by K, from shadow", title_justify="left")
+    table = _table("Predicted multiplier by K, from shadow")
     table.add_column("workload")
     results = list(report.workloads.values())
     for k in results[0].k_curve:
@@ -106,6 +106,11 @@ def _curve_table(report: Report) -> Table:
     return table
 
 
+def _table(title: str) -> Table:
+    """Narrow enough for ten columns in 80 characters."""
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+
+
 def _verdict_sentence(result: WorkloadResult) -> str:
     multiplier = result.multiplier
     if multiplier.value is None:
@@ -117,6 +122,7 @@ def _verdict_sentence(result: WorkloadResult) -> str:
         Verdict.PAYS: f"speculation pays, {numbers}",
         Verdict.LOSES: f"speculation loses, {numbers}: leave it off",
         Verdict.UNDECIDED: f"no clear gain, {numbers}: the interval includes 1",
+        Verdict.TOO_FEW: f"{numbers}: too few pairs to say whether it pays",
     }[result.verdict]
     return f"{result.workload}: {words}.{_advice(result)}"
 

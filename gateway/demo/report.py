@@ -13,11 +13,14 @@ from gateway.demo.client import Answer
 from gateway.demo.measure import Trial
 from gateway.demo.records import Stage
 from gateway.evidence.identity import Likeness, likeness
-from gateway.evidence.multiplier import Speed, paired_multiplier
+from gateway.evidence.multiplier import MINIMUM_SAMPLE, Speed, paired_multiplier
 from gateway.evidence.predict import Prediction, predicted_multiplier
 
 CURVE_KS = tuple(range(1, 9))
 MINIMUM_PAIRS = 2
+"""Below it a bootstrap over pairs has nothing to resample."""
+
+_NO_RECORD = "no record"
 _GOAL = 1.8
 _GOAL_WORKLOADS = ("code", "rag")
 _PREDICTION_TOLERANCE = 0.15
@@ -61,6 +64,7 @@ class Verdict(StrEnum):
     PAYS = "pays"
     LOSES = "loses"
     UNDECIDED = "undecided"
+    TOO_FEW = "too few"
     NOT_MEASURED = "not measured"
 
 
@@ -78,8 +82,8 @@ class WorkloadResult:
         tie_share: Prompts whose prod answer parts from it where the target is undecided.
         plain_identical_share: As identical_share, for two plain runs: what noise alone does.
         k_curve: Predicted multiplier for each K.
-        not_replayed: Why shadow answers were not measured, counted.
-        not_speculated: Why prod answers were not speculated, counted.
+        not_replayed: Why shadow answers were not measured, counted; "no record" where there is none.
+        not_speculated: Why prod answers were not speculated, counted likewise.
         reasons: Why a number is None.
     """
 
@@ -107,6 +111,8 @@ class WorkloadResult:
         """Whether speculation pays here; undecided while the interval holds 1."""
         if self.multiplier.low is None or self.multiplier.high is None:
             return Verdict.NOT_MEASURED
+        if self.multiplier.n_spec < MINIMUM_SAMPLE:
+            return Verdict.TOO_FEW
         if self.multiplier.low > 1:
             return Verdict.PAYS
         return Verdict.LOSES if self.multiplier.high < 1 else Verdict.UNDECIDED
@@ -209,7 +215,7 @@ def _absences(evidence: Evidence, answers: Iterable[Answer], action: str) -> dic
     for answer in answers:
         stage = evidence.stages.get(answer.request_id)
         if stage is None:
-            reasons["no record"] += 1
+            reasons[_NO_RECORD] += 1
         elif stage.action != action:
             reasons[stage.reason or stage.action] += 1
     return dict(reasons)
@@ -275,7 +281,9 @@ def _checks(evidence: Evidence, results: Mapping[str, WorkloadResult]) -> dict[s
         error = result.prediction_error
         checks[f"predicted_within_15pct_{name}"] = error is not None and abs(error) <= _PREDICTION_TOLERANCE
     checks["every_answer_has_its_record"] = not any(
-        result.not_replayed or result.not_speculated for result in results.values()
+        _NO_RECORD in reasons
+        for result in results.values()
+        for reasons in (result.not_replayed, result.not_speculated)
     )
     checks["off_leaves_no_record"] = not any(
         trial.off.request_id in evidence.stages for trial in evidence.trials

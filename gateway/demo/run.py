@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
@@ -12,25 +10,18 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-import httpx
 from rich.console import Console
 
-from gateway.cli.client import GatewayClient
-from gateway.demo.client import ChatClient
 from gateway.demo.machine import describe_machine
-from gateway.demo.measure import MODES
 from gateway.demo.prompts import load_prompts
-from gateway.demo.render import show_backend
 from gateway.demo.report import Evidence, Report, make_report
-from gateway.demo.session import Session
-from gateway.demo.setup import refuse_missing, register_backend, runner_joined, started_stack
-from gateway.demo.stack import Stack, free_ports
+from gateway.demo.session import open_session
+from gateway.demo.setup import refuse_missing, started_stack
+from gateway.demo.stack import free_ports
 
 POLICY = "demo.yaml"
 K = 5
 """What the policy asks for in prod."""
-
-_BACKEND_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +60,7 @@ def run_demo(*, pace: Pace, dtype: str, console: Console) -> Report:
         TemporaryDirectory(prefix="ace-demo-") as folder,
         as_file(files("policies") / POLICY) as policy,
         started_stack(console, folder=Path(folder), policy=policy, dtype=dtype, ports=free_ports()) as stack,
-        _session(stack, pace.max_tokens, console) as session,
+        open_session(stack, pace.max_tokens, console) as session,
     ):
         evidence = session.gather(
             load_prompts(pace.prompts), rounds=pace.calibration_rounds, k=K, exact=dtype == "float32"
@@ -77,41 +68,6 @@ def run_demo(*, pace: Pace, dtype: str, console: Console) -> Report:
     machine = _machine(evidence, dtype=dtype, pace=pace, seconds=time.monotonic() - started)
     # Seeded, so that the same answers give the same intervals.
     return make_report(evidence, machine, Random(0))  # noqa: S311 resampling, not cryptography
-
-
-@contextmanager
-def _session(stack: Stack, max_tokens: int, console: Console) -> Iterator[Session]:
-    """Clients of a stack whose backend is registered and whose tenants have keys."""
-    with ExitStack() as opened:
-        rest = opened.enter_context(GatewayClient(stack.urls.gateway, stack.admin_token))
-        backend = register_backend(rest, stack.urls.backend)
-        show_backend(console, backend)
-        if not runner_joined(rest):
-            console.print("No draft runner has joined; shadow answers will be counted as not replayed.")
-        model = backend["models"][0]
-
-        def chat(url: str, key: str) -> ChatClient:
-            return opened.enter_context(
-                closing(ChatClient(url=url, key=key, model=model, max_tokens=max_tokens))
-            )
-
-        yield Session(
-            chats={mode: chat(stack.urls.gateway, _new_key(rest, mode)) for mode in MODES},
-            direct=chat(stack.urls.backend, "none"),
-            backend=opened.enter_context(
-                httpx.Client(base_url=stack.urls.backend, timeout=_BACKEND_TIMEOUT_S, trust_env=False)
-            ),
-            rest=rest,
-            model=model,
-            console=console,
-        )
-
-
-def _new_key(rest: GatewayClient, mode: str) -> str:
-    """An API key of the tenant that the policy gives this mode to."""
-    tenant = f"demo-{mode}"
-    key: str = rest.post("/admin/v1/keys", {"name": tenant, "tenant": tenant})["key"]
-    return key
 
 
 def _machine(evidence: Evidence, *, dtype: str, pace: Pace, seconds: float) -> dict[str, object]:

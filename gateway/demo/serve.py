@@ -50,6 +50,7 @@ def how_to_use(stack: Stack, *, policy: Path, model: str) -> str:
     exports = [f"export ACE_TOKEN={stack.admin_token}"]
     if urls.gateway != DEFAULT_URL:
         exports.append(f"export ACE_GATEWAY_URL={urls.gateway}")
+    shown_exports = "\n  ".join(exports)
     return f"""
 OpenAI API        {urls.gateway}/v1
 REST API          {urls.gateway}/docs
@@ -66,7 +67,7 @@ In another terminal, ask for a code edit (prod: it is speculated):
 
 and see what it left behind:
 
-  {chr(10).join(f"{line}" for line in exports)}
+  {shown_exports}
   ace stages
 
 Ctrl-C ends everything.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,10 +20,14 @@ from gateway.demo.failure import DemoFailed
 from gateway.demo.measure import MODES, Mode, Trial, measure
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
+from gateway.demo.render import show_backend
 from gateway.demo.report import Evidence
+from gateway.demo.setup import register_backend, runner_joined
+from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
 
 _RECORDS_WITHIN_S = 20.0
+_BACKEND_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +138,38 @@ class Session:
             TimeElapsedColumn(),
             console=self.console,
         )
+
+
+@contextmanager
+def open_session(stack: Stack, max_tokens: int, console: Console) -> Iterator[Session]:
+    """Clients of a stack whose backend is registered and whose tenants have keys."""
+    with ExitStack() as opened:
+        rest = opened.enter_context(GatewayClient(stack.urls.gateway, stack.admin_token))
+        backend = register_backend(rest, stack.urls.backend)
+        show_backend(console, backend)
+        if not runner_joined(rest):
+            console.print("No draft runner has joined; shadow answers will be counted as not replayed.")
+        model = backend["models"][0]
+
+        def chat(url: str, key: str) -> ChatClient:
+            return opened.enter_context(
+                closing(ChatClient(url=url, key=key, model=model, max_tokens=max_tokens))
+            )
+
+        yield Session(
+            chats={mode: chat(stack.urls.gateway, _new_key(rest, mode)) for mode in MODES},
+            direct=chat(stack.urls.backend, "none"),
+            backend=opened.enter_context(
+                httpx.Client(base_url=stack.urls.backend, timeout=_BACKEND_TIMEOUT_S, trust_env=False)
+            ),
+            rest=rest,
+            model=model,
+            console=console,
+        )
+
+
+def _new_key(rest: GatewayClient, mode: str) -> str:
+    """An API key of the tenant that the policy gives this mode to."""
+    tenant = f"demo-{mode}"
+    key: str = rest.post("/admin/v1/keys", {"name": tenant, "tenant": tenant})["key"]
+    return key

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 import httpx
+from click import ClickException
 
 from gateway.demo.failure import DemoFailed
 
@@ -99,7 +100,7 @@ def open_stack(
             process.wait_until_ready(time.monotonic, time.sleep)
         try:
             yield Stack(urls=urls, admin_token=admin_token, processes=processes)
-        except DemoFailed:
+        except (DemoFailed, ClickException):
             for process in processes:
                 process.refuse_ended()
             raise

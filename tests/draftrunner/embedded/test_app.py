@@ -423,7 +423,7 @@ async def test_the_counts_of_a_speculated_answer_agree_with_each_other(client: h
 async def test_shadow_answers_as_off_and_counts_as_prod(
     client: httpx.AsyncClient, k: int, temperature: float
 ) -> None:
-    body = completion(temperature=temperature, seed=4, max_tokens=400, ignore_eos=True, return_token_ids=True)
+    body = completion(temperature=temperature, seed=4, max_tokens=150, ignore_eos=True, return_token_ids=True)
     off, shadow, prod = [
         await ask(client, COMPLETIONS, body | speculating(mode, k)) for mode in ("off", "shadow", "prod")
     ]
@@ -432,6 +432,14 @@ async def test_shadow_answers_as_off_and_counts_as_prod(
     assert would_be | {"mode": "prod"} == real
     assert would_be["mode"] == "shadow"
     assert shadow["metrics"]["num_passes"] == off["metrics"]["num_passes"] > prod["metrics"]["num_passes"]
+
+
+async def test_shadow_counts_as_prod_up_to_the_contexts_end(client: httpx.AsyncClient) -> None:
+    body = {"model": "tiny", "messages": MESSAGES, "temperature": 0, "ignore_eos": True}
+    answers = [await ask(client, CHAT, body | speculating(mode, 8)) for mode in ("shadow", "prod")]
+    assert answers[0]["usage"]["total_tokens"] == CONTEXT_LENGTH
+    would_be, real = (answer["metrics"]["speculative_decoding"] for answer in answers)
+    assert would_be | {"mode": "prod"} == real
 
 
 async def test_the_timings_of_an_answer_agree_with_each_other(client: httpx.AsyncClient) -> None:
@@ -523,6 +531,26 @@ async def test_bad_values_are_refused_and_named(
     error = await refusal(client, path, BODIES[path](**fields))
     assert error["param"] == param
     assert error["message"]
+
+
+async def test_json_that_no_client_means_is_refused(client: httpx.AsyncClient) -> None:
+    for body in (
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"model": "tiny", "prompt": "a", "stop": "\\ud800"}',
+        b'{"model": "\\ud800", "prompt": "a"}',
+        b'{"model": "tiny", "prompt": "a", "temperature": NaN}',
+        b'{"model": "tiny", "prompt": "a", "top_p": Infinity}',
+        b'{"model": "tiny", "prompt": "a", "max_tokens": 1e400}',
+        b'{"model": "tiny", "prompt": "a", "vllm_xargs": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ):
+        answer = await client.post(COMPLETIONS, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, body
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_without_end_is_refused(client: httpx.AsyncClient) -> None:
+    error = await refusal(client, COMPLETIONS, completion(prompt="a" * 9_000_000), status=413)
+    assert error["code"] == "body_too_large"
 
 
 async def test_a_body_that_is_no_json_is_refused(client: httpx.AsyncClient) -> None:
@@ -704,6 +732,7 @@ async def test_a_conversation_may_be_tokenized_without_the_answers_opening(clien
         ("/tokenize", {}),
         ("/tokenize", {"prompt": "a", "messages": MESSAGES}),
         ("/tokenize", {"prompt": ["a"]}),
+        ("/tokenize", {"messages": MESSAGES, "tools": [{"type": "function"}]}),
         ("/detokenize", {"tokens": [-1]}),
         ("/detokenize", {"tokens": [100_000]}),
         ("/detokenize", {"tokens": "a"}),

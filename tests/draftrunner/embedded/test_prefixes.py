@@ -67,6 +67,11 @@ def test_a_prompt_shorter_than_a_chunk_is_not_kept() -> None:
     assert store.find([1, 2, 3, 4]) is None
 
 
+def test_of_a_prompt_longer_than_the_store_the_beginning_is_kept() -> None:
+    store = store_of(FIRST + SECOND, most_tokens=CHUNK + 1)
+    assert tokens_of(store.find([*FIRST, *SECOND, 5])) == FIRST
+
+
 def test_the_least_recently_used_prefix_goes_first() -> None:
     store = store_of(FIRST, SECOND, most_tokens=2 * CHUNK)
     store.find([*FIRST, 0])

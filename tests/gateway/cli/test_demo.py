@@ -1,0 +1,80 @@
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from gateway.__main__ import main
+from gateway.demo import run
+from gateway.demo.failure import DemoFailed
+from gateway.demo.report import Report, make_report
+from gateway.demo.run import FULL, QUICK
+from tests.fakes.trials import evidence, trial
+
+ASKED: list[dict[str, object]] = []
+
+
+def fake_run(**asked: object) -> Report:
+    ASKED.append(asked)
+    return make_report(evidence([trial(name=name) for name in "ab"]), {"cpu": "abacus"}, Random(1))
+
+
+@pytest.fixture(autouse=True)
+def _measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's signal handler must not outlive the test, and nothing is started."""
+    ASKED.clear()
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(run, "run_demo", fake_run)
+
+
+def test_the_report_is_shown_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+
+    result = CliRunner().invoke(main, ["demo", "--json", str(path)])
+
+    assert result.exit_code == 0, result.output
+    assert "code" in result.output
+    assert json.loads(path.read_text())["workloads"]["code"]["multiplier"]["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {"pace": FULL, "dtype": "bfloat16"}),
+        (["--quick", "--dtype", "float32"], {"pace": QUICK, "dtype": "float32"}),
+    ],
+)
+def test_flags_choose_what_is_measured(arguments: list[str], expected: dict[str, object]) -> None:
+    CliRunner().invoke(main, ["demo", *arguments])
+
+    (asked,) = ASKED
+    assert {name: asked[name] for name in expected} == expected
+
+
+def test_a_report_that_could_not_be_kept_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["demo", "--json", str(tmp_path / "no" / "out.json")])
+
+    assert result.exit_code == 2
+    assert "cannot be written: No such file or directory" in result.output
+    assert not ASKED
+
+
+@pytest.mark.parametrize("other", [["--quick"], ["--json", "out.json"]])
+def test_serving_measures_nothing(other: list[str]) -> None:
+    result = CliRunner().invoke(main, ["demo", "--serve", *other])
+
+    assert result.exit_code == 2
+    assert "--serve measures nothing" in result.output
+
+
+def test_a_failed_demo_ends_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> Report:
+        raise DemoFailed("The gateway ended with status 1.")
+
+    monkeypatch.setattr(run, "run_demo", fail)
+
+    result = CliRunner().invoke(main, ["demo"])
+
+    assert result.exit_code == 1
+    assert result.output == "Error: The gateway ended with status 1.\n"

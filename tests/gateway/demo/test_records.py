@@ -1,0 +1,59 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gateway.demo.records import collect, read_stage
+from tests.fakes.clock import FakeClock
+
+SHADOW: dict[str, Any] = {
+    "request_id": "r1",
+    "action": "would_speculate",
+    "reason": None,
+    "steps": 7,
+    "draft_tokens": 30,
+    "accepted_tokens": 12,
+    "decode_tokens": 40,
+    "k_curve": {"5": {"passes": 28, "passes_by_drafts": {"0": 21, "5": 7}}},
+}
+SKIPPED = dict.fromkeys(SHADOW) | {"request_id": "r2", "action": "skip", "reason": "queue_full"}
+
+
+def test_a_replayed_answer_is_read_with_its_curve() -> None:
+    stage = read_stage(SHADOW)
+
+    assert (stage.action, stage.counts, stage.decode_tokens) == ("would_speculate", (7, 30, 12), 40)
+    assert stage.passes_by_drafts == {5: {0: 21, 5: 7}}
+
+
+def test_a_skipped_answer_is_read_as_zeros_with_its_reason() -> None:
+    stage = read_stage(SKIPPED)
+
+    assert (stage.action, stage.reason, stage.counts) == ("skip", "queue_full", (0, 0, 0))
+    assert stage.passes_by_drafts == {}
+
+
+class LateRecords:
+    """Records that can be found from some moment on."""
+
+    def __init__(self, clock: FakeClock, appears_at: Mapping[str, float]) -> None:
+        self._clock = clock
+        self._appears_at = appears_at
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        there = self._clock() >= self._appears_at.get(request_id, float("inf"))
+        return SHADOW | {"request_id": request_id} if there else None
+
+
+@pytest.mark.parametrize(
+    ("appears_at", "found"),
+    [({"r1": 0, "r2": 3}, {"r1", "r2"}), ({"r2": 0}, {"r2"}), ({"r1": 0, "r2": 99}, {"r1"}), ({}, set())],
+)
+def test_records_are_waited_for_until_the_time_is_up(appears_at: dict[str, float], found: set[str]) -> None:
+    clock = FakeClock(0)
+    late = LateRecords(clock, appears_at)
+
+    stages = collect(["r1", "r2"], late.find, time_limit_s=5, clock=clock, pause=clock.advance)
+
+    assert set(stages) == found
+    assert clock() < 6
