@@ -53,8 +53,9 @@ def _serve(dtype: str, console: Console) -> NoReturn:
 
 
 def _measure(*, json_path: Path | None, quick: bool, dtype: str, console: Console) -> None:
+    from gateway.demo.pace import FULL, QUICK
     from gateway.demo.render import show_report
-    from gateway.demo.run import FULL, QUICK, run_demo
+    from gateway.demo.run import run_demo
 
     if json_path is not None:
         _refuse_unwritable(json_path)

@@ -44,11 +44,10 @@ class ChatClient:
         key: API key; a server that asks for none takes any.
     """
 
-    def __init__(self, *, url: str, key: str, model: str, max_tokens: int) -> None:
+    def __init__(self, *, url: str, key: str, model: str) -> None:
         import openai
 
         self._model = model
-        self._max_tokens = max_tokens
         self._failures: type[Exception] = openai.OpenAIError
         self._openai = openai.OpenAI(
             base_url=f"{url}/v1",
@@ -64,14 +63,21 @@ class ChatClient:
         self._openai.close()
 
     def ask(
-        self, text: str, *, request_id: str, workload: str, extra_body: dict[str, Any] | None = None
+        self,
+        text: str,
+        *,
+        request_id: str,
+        workload: str,
+        max_tokens: int,
+        extra_body: dict[str, Any] | None = None,
     ) -> Answer:
-        """Send one user message and read the answer to its end.
+        """Send one user message and read the answer of at most `max_tokens` to its end.
 
         Raises:
             DemoFailed: There was no complete answer, or one without token ids and engine times.
         """
-        stream = self._stream(text, request_id, workload, {"return_token_ids": True, **(extra_body or {})})
+        extra = {"return_token_ids": True, **(extra_body or {})}
+        stream = self._stream(text, request_id, workload, max_tokens, extra)
         try:
             with stream as chunks:
                 return read_answer(request_id, (chunk.model_dump() for chunk in chunks))
@@ -79,14 +85,14 @@ class ChatClient:
             raise DemoFailed(f"The answer to request {request_id} broke off: {error}") from error
 
     def _stream(
-        self, text: str, request_id: str, workload: str, extra_body: dict[str, Any]
+        self, text: str, request_id: str, workload: str, max_tokens: int, extra_body: dict[str, Any]
     ) -> openai.Stream[Any]:
         try:
             return self._openai.chat.completions.create(
                 model=self._model,
                 messages=[{"role": "user", "content": text}],
                 temperature=0,
-                max_tokens=self._max_tokens,
+                max_tokens=max_tokens,
                 stream=True,
                 stream_options={"include_usage": True},
                 extra_headers={"x-request-id": request_id, "x-ace-workload": workload},

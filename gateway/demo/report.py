@@ -35,6 +35,7 @@ class Evidence:
         undecided: Request id of an answer that parts from the off answer to the target's two best
             log-probabilities at that place.
         pass_seconds: Measured seconds of a pass by its width.
+        max_tokens: Longest answer that was asked for.
         k: Draft tokens per step in prod.
         exact: Whether the backend computes so precisely that no answer may differ (float32).
     """
@@ -43,6 +44,7 @@ class Evidence:
     stages: Mapping[str, Stage]
     undecided: Mapping[str, Sequence[float]]
     pass_seconds: Mapping[int, float]
+    max_tokens: int
     k: int
     exact: bool
 

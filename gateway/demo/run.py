@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from gateway.demo.machine import describe_machine
+from gateway.demo.pace import Pace
 from gateway.demo.prompts import load_prompts
 from gateway.demo.report import Evidence, Report, make_report
 from gateway.demo.session import open_session
@@ -22,25 +22,6 @@ from gateway.demo.stack import free_ports
 POLICY = "demo.yaml"
 K = 5
 """What the policy asks for in prod."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How much a demo asks.
-
-    Attributes:
-        prompts: Prompts of each workload; None for all of them.
-        max_tokens: Longest answer.
-        calibration_rounds: How often pass times are measured for each K.
-    """
-
-    prompts: int | None
-    max_tokens: int
-    calibration_rounds: int
-
-
-FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=2)
-QUICK = Pace(prompts=2, max_tokens=48, calibration_rounds=1)
 
 
 def run_demo(*, pace: Pace, dtype: str, console: Console) -> Report:
@@ -60,21 +41,19 @@ def run_demo(*, pace: Pace, dtype: str, console: Console) -> Report:
         TemporaryDirectory(prefix="ace-demo-") as folder,
         as_file(files("policies") / POLICY) as policy,
         started_stack(console, folder=Path(folder), policy=policy, dtype=dtype, ports=free_ports()) as stack,
-        open_session(stack, pace.max_tokens, console) as session,
+        open_session(stack, console) as session,
     ):
-        evidence = session.gather(
-            load_prompts(pace.prompts), rounds=pace.calibration_rounds, k=K, exact=dtype == "float32"
-        )
-    machine = _machine(evidence, dtype=dtype, pace=pace, seconds=time.monotonic() - started)
+        evidence = session.gather(load_prompts(pace.prompts), pace=pace, k=K, exact=dtype == "float32")
+    machine = _machine(evidence, dtype=dtype, seconds=time.monotonic() - started)
     # Seeded, so that the same answers give the same intervals.
     return make_report(evidence, machine, Random(0))  # noqa: S311 resampling, not cryptography
 
 
-def _machine(evidence: Evidence, *, dtype: str, pace: Pace, seconds: float) -> dict[str, object]:
+def _machine(evidence: Evidence, *, dtype: str, seconds: float) -> dict[str, object]:
     return describe_machine() | {
         "dtype": dtype,
         "k": K,
-        "max_tokens": pace.max_tokens,
+        "max_tokens": evidence.max_tokens,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds),
         "pass_seconds": {str(width): taken for width, taken in evidence.pass_seconds.items()},

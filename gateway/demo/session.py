@@ -18,6 +18,7 @@ from gateway.demo.calibrate import REQUESTS_PER_ROUND, calibrate
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
 from gateway.demo.measure import MODES, Mode, Trial, measure
+from gateway.demo.pace import CALIBRATION_TOKENS, Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
 from gateway.demo.render import show_backend
@@ -48,22 +49,24 @@ class Session:
     model: str
     console: Console
 
-    def gather(self, prompts: Sequence[Prompt], *, rounds: int, k: int, exact: bool) -> Evidence:
+    def gather(self, prompts: Sequence[Prompt], *, pace: Pace, k: int, exact: bool) -> Evidence:
         """Ask everything and fetch what it left behind.
 
         Args:
             prompts: What is asked in each mode.
-            rounds: How often pass times are measured.
+            pace: How much may be asked.
             k: Draft tokens per step in prod, as the policy says.
             exact: Whether the backend computes in float32.
         """
-        pass_seconds = self._calibrated(rounds)
-        trials = self._measured(prompts)
+        pass_seconds = self._calibrated(pace.calibration_rounds)
+        max_tokens = pace.answer_tokens(len(prompts), pass_seconds[1])
+        trials = self._measured(prompts, max_tokens)
         return Evidence(
             trials=trials,
             stages=self._stages(trials),
             undecided=undecided(trials, model=self.model, complete=self._complete),
             pass_seconds=pass_seconds,
+            max_tokens=max_tokens,
             k=k,
             exact=exact,
         )
@@ -78,13 +81,14 @@ class Session:
                     prompt.text,
                     request_id="demo-calibration",
                     workload=prompt.workload,
+                    max_tokens=CALIBRATION_TOKENS,
                     extra_body={"vllm_xargs": arguments},
                 )
                 progress.advance(task)
 
             return calibrate(read_metrics=lambda: self._fetch("/metrics").text, ask=ask, rounds=rounds)
 
-    def _measured(self, prompts: Sequence[Prompt]) -> list[Trial]:
+    def _measured(self, prompts: Sequence[Prompt], max_tokens: int) -> list[Trial]:
         with self._progress() as progress:
             task = progress.add_task("off, shadow and prod", total=len(prompts) * len(MODES))
 
@@ -94,6 +98,7 @@ class Session:
                     prompt.text,
                     request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
                     workload=prompt.workload,
+                    max_tokens=max_tokens,
                 )
                 progress.advance(task)
                 return answer
@@ -141,7 +146,7 @@ class Session:
 
 
 @contextmanager
-def open_session(stack: Stack, max_tokens: int, console: Console) -> Iterator[Session]:
+def open_session(stack: Stack, console: Console) -> Iterator[Session]:
     """Clients of a stack whose backend is registered and whose tenants have keys."""
     with ExitStack() as opened:
         rest = opened.enter_context(GatewayClient(stack.urls.gateway, stack.admin_token))
@@ -152,9 +157,7 @@ def open_session(stack: Stack, max_tokens: int, console: Console) -> Iterator[Se
         model = backend["models"][0]
 
         def chat(url: str, key: str) -> ChatClient:
-            return opened.enter_context(
-                closing(ChatClient(url=url, key=key, model=model, max_tokens=max_tokens))
-            )
+            return opened.enter_context(closing(ChatClient(url=url, key=key, model=model)))
 
         yield Session(
             chats={mode: chat(stack.urls.gateway, _new_key(rest, mode)) for mode in MODES},

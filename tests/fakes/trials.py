@@ -81,6 +81,7 @@ def evidence(
         stages=stages_of(trials) if stages is None else stages,
         undecided=undecided or {},
         pass_seconds=PASS_SECONDS if pass_seconds is None else pass_seconds,
+        max_tokens=64,
         k=5,
         exact=exact,
     )

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from gateway.__main__ import main
 from gateway.demo import run
 from gateway.demo.failure import DemoFailed
+from gateway.demo.pace import FULL, QUICK
 from gateway.demo.report import Report, make_report
-from gateway.demo.run import FULL, QUICK
 from tests.fakes.trials import evidence, trial
 
 ASKED: list[dict[str, object]] = []

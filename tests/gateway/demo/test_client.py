@@ -28,7 +28,7 @@ def events(*chunks: dict[str, Any]) -> list[bytes]:
 
 @contextmanager
 def asking(upstream: Upstream) -> Iterator[ChatClient]:
-    with upstream, closing(ChatClient(url=upstream.url, key="k", model="m1", max_tokens=9)) as client:
+    with upstream, closing(ChatClient(url=upstream.url, key="k", model="m1")) as client:
         yield client
 
 
@@ -51,7 +51,11 @@ def test_a_request_is_greedy_and_names_its_workload_and_id() -> None:
     upstream = Upstream(lambda talk: talk.stream(*events(FIRST, SECOND, USAGE), b"data: [DONE]\n\n"))
     with asking(upstream) as client:
         answer = client.ask(
-            "hello", request_id="r1", workload="code", extra_body={"vllm_xargs": {"ace_mode": "off"}}
+            "hello",
+            request_id="r1",
+            workload="code",
+            max_tokens=9,
+            extra_body={"vllm_xargs": {"ace_mode": "off"}},
         )
 
     assert answer.ids == (11, 12, 13)
@@ -77,7 +81,7 @@ def test_a_refused_request_says_which_and_why() -> None:
         asking(Upstream(lambda talk: talk.answer(body, status="404 Not Found"))) as client,
         pytest.raises(DemoFailed, match=r"r1 was not answered: .*no such model"),
     ):
-        client.ask("hello", request_id="r1", workload="chat")
+        client.ask("hello", request_id="r1", workload="chat", max_tokens=9)
 
 
 def test_a_stream_that_ends_in_an_error_event_is_no_answer() -> None:
@@ -88,4 +92,4 @@ def test_a_stream_that_ends_in_an_error_event_is_no_answer() -> None:
         asking(Upstream(script)) as client,
         pytest.raises(DemoFailed, match=r"r1 broke off: .*the backend broke off"),
     ):
-        client.ask("hello", request_id="r1", workload="chat")
+        client.ask("hello", request_id="r1", workload="chat", max_tokens=9)

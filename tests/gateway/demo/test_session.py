@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from gateway.demo.client import Answer, ChatClient
+from gateway.demo.pace import Pace
 from gateway.demo.prompts import load_prompts
 from gateway.demo.report import Report, make_report
 from gateway.demo.run import POLICY, K
@@ -20,6 +21,9 @@ from gateway.demo.setup import started_stack
 from gateway.demo.stack import free_ports
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+
+SHORT = Pace(prompts=2, max_tokens=32, calibration_rounds=1, seconds=60)
 
 
 class KillsBeforeItsSecondQuestion(ChatClient):
@@ -43,12 +47,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     with (
         as_file(files("policies") / POLICY) as policy,
         started_stack(console, folder=folder, policy=policy, dtype="float32", ports=free_ports()) as stack,
-        open_session(stack, 32, console) as session,
+        open_session(stack, console) as session,
     ):
         (runner,) = [process for process in stack.processes if process.part.name == "draft runner"]
         shadow = KillsBeforeItsSecondQuestion(session.chats["shadow"], runner.pid)
         killing = replace(session, chats={**session.chats, "shadow": shadow})
-        evidence = killing.gather(load_prompts(2)[:2], rounds=1, k=K, exact=True)
+        evidence = killing.gather(load_prompts(2)[:2], pace=SHORT, k=K, exact=True)
     return make_report(evidence, {}, Random(1))
 
 
