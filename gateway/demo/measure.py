@@ -29,9 +29,17 @@ class Trial:
         return any(is_looping(answer.ids) for answer in (self.off, self.shadow, self.prod))
 
 
-def measure(prompts: Iterable[Prompt], ask: Callable[[Mode, Prompt], Answer]) -> Iterator[Trial]:
-    """Ask every prompt in every mode, one request at a time, prompt by prompt."""
-    for index, prompt in enumerate(prompts):
+def measure(
+    prompts: Iterable[Prompt], ask: Callable[[Mode, Prompt], Answer], *, first: int = 0
+) -> Iterator[Trial]:
+    """Ask every prompt in every mode, one request at a time, prompt by prompt.
+
+    Args:
+        prompts: What to ask.
+        ask: Answers one prompt in one mode.
+        first: How many prompts have been asked before these; the order of modes goes on from there.
+    """
+    for index, prompt in enumerate(prompts, first):
         answers = {mode: ask(mode, prompt) for mode in _rotated(index)}
         yield Trial(prompt=prompt, off=answers["off"], shadow=answers["shadow"], prod=answers["prod"])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CALIBRATION_TOKENS = 48
+CALIBRATION_TOKENS = 32
 
-_SHORTEST_ANSWER = 24
+_SHORTEST_ANSWER = 20
 _PASSES_PER_TOKEN = 2.8
 """Passes that one answer token costs over the three modes, prefills included: off and shadow one each."""
 
@@ -18,7 +18,7 @@ class Pace:
     Attributes:
         prompts: Prompts of each workload; None for all of them.
         max_tokens: Longest answer.
-        calibration_rounds: How often pass times are measured for each K.
+        calibration_rounds: How often pass times are measured for each K, evenly over the run.
         seconds: How long the three modes may take in all; answers are shortened to fit.
     """
 
@@ -33,5 +33,5 @@ class Pace:
         return max(_SHORTEST_ANSWER, min(self.max_tokens, in_time))
 
 
-FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=2, seconds=380)
-QUICK = Pace(prompts=2, max_tokens=48, calibration_rounds=1, seconds=45)
+FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=4, seconds=340)
+QUICK = Pace(prompts=2, max_tokens=48, calibration_rounds=2, seconds=40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 
 import yaml
 
@@ -21,8 +22,12 @@ class Prompt:
 
 
 def load_prompts(per_workload: int | None = None) -> tuple[Prompt, ...]:
-    """The prompts of every workload, in order; only the first `per_workload` of each if given."""
-    return tuple(prompt for workload in WORKLOADS for prompt in _read(workload)[:per_workload])
+    """The prompts of every workload, workloads taking turns; only the first `per_workload` of each if given.
+
+    A machine that slows down or speeds up during a run then does so for all workloads alike.
+    """
+    turns = zip_longest(*(_read(workload)[:per_workload] for workload in WORKLOADS))
+    return tuple(prompt for turn in turns for prompt in turn if prompt is not None)
 
 
 def calibration_prompt() -> Prompt:

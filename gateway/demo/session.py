@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import httpx
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.cli.client import GatewayClient
-from gateway.demo.calibrate import REQUESTS_PER_ROUND, calibrate
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
 from gateway.demo.measure import MODES, Mode, Trial, measure
@@ -58,52 +58,57 @@ class Session:
             k: Draft tokens per step in prod, as the policy says.
             exact: Whether the backend computes in float32.
         """
-        pass_seconds = self._calibrated(pace.calibration_rounds)
-        max_tokens = pace.answer_tokens(len(prompts), pass_seconds[1])
-        trials = self._measured(prompts, max_tokens)
+        with self._progress() as progress:
+            calibration = self._calibration(progress, pace.calibration_rounds)
+            calibration.warm_up()
+            calibration.add_round()
+            max_tokens = pace.answer_tokens(len(prompts), calibration.pass_seconds[1])
+            ask = self._asking(progress, max_tokens, len(prompts))
+            trials: list[Trial] = []
+            for block in _blocks(prompts, pace.calibration_rounds - 1):
+                trials += measure(block, ask, first=len(trials))
+                calibration.add_round()
         return Evidence(
             trials=trials,
             stages=self._stages(trials),
             undecided=undecided(trials, model=self.model, complete=self._complete),
-            pass_seconds=pass_seconds,
+            pass_seconds=calibration.pass_seconds,
             max_tokens=max_tokens,
             k=k,
             exact=exact,
         )
 
-    def _calibrated(self, rounds: int) -> dict[int, float]:
+    def _calibration(self, progress: Progress, rounds: int) -> Calibration:
         prompt = calibration_prompt()
-        with self._progress() as progress:
-            task = progress.add_task("measuring pass times", total=rounds * REQUESTS_PER_ROUND)
+        task = progress.add_task("pass times", total=1 + rounds * REQUESTS_PER_ROUND)
 
-            def ask(arguments: dict[str, object]) -> None:
-                self.direct.ask(
-                    prompt.text,
-                    request_id="demo-calibration",
-                    workload=prompt.workload,
-                    max_tokens=CALIBRATION_TOKENS,
-                    extra_body={"vllm_xargs": arguments},
-                )
-                progress.advance(task)
+        def ask(arguments: dict[str, object]) -> None:
+            self.direct.ask(
+                prompt.text,
+                request_id="demo-calibration",
+                workload=prompt.workload,
+                max_tokens=CALIBRATION_TOKENS,
+                extra_body={"vllm_xargs": arguments},
+            )
+            progress.advance(task)
 
-            return calibrate(read_metrics=lambda: self._fetch("/metrics").text, ask=ask, rounds=rounds)
+        return Calibration(read_metrics=lambda: self._fetch("/metrics").text, ask=ask)
 
-    def _measured(self, prompts: Sequence[Prompt], max_tokens: int) -> list[Trial]:
-        with self._progress() as progress:
-            task = progress.add_task("off, shadow and prod", total=len(prompts) * len(MODES))
+    def _asking(self, progress: Progress, max_tokens: int, prompts: int) -> Callable[[Mode, Prompt], Answer]:
+        task = progress.add_task("off, shadow and prod", total=prompts * len(MODES))
 
-            def ask(mode: Mode, prompt: Prompt) -> Answer:
-                progress.update(task, description=f"{prompt.workload}: {prompt.name} ({mode})")
-                answer = self.chats[mode].ask(
-                    prompt.text,
-                    request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
-                    workload=prompt.workload,
-                    max_tokens=max_tokens,
-                )
-                progress.advance(task)
-                return answer
+        def ask(mode: Mode, prompt: Prompt) -> Answer:
+            progress.update(task, description=f"{prompt.workload}: {prompt.name} ({mode})")
+            answer = self.chats[mode].ask(
+                prompt.text,
+                request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
+                workload=prompt.workload,
+                max_tokens=max_tokens,
+            )
+            progress.advance(task)
+            return answer
 
-            return list(measure(prompts, ask))
+        return ask
 
     def _stages(self, trials: Sequence[Trial]) -> dict[str, Stage]:
         expected = chain.from_iterable((t.shadow.request_id, t.prod.request_id) for t in trials)
@@ -176,3 +181,9 @@ def _new_key(rest: GatewayClient, mode: str) -> str:
     tenant = f"demo-{mode}"
     key: str = rest.post("/admin/v1/keys", {"name": tenant, "tenant": tenant})["key"]
     return key
+
+
+def _blocks(prompts: Sequence[Prompt], count: int) -> Iterator[Sequence[Prompt]]:
+    """The prompts in order, as `count` blocks of nearly equal length."""
+    edges = [len(prompts) * edge // count for edge in range(count + 1)]
+    return (prompts[start:end] for start, end in pairwise(edges))

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.demo.calibrate import REQUESTS_PER_ROUND, calibrate
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
 
 
 class Backend:
@@ -29,21 +29,37 @@ class Backend:
 
 def test_pass_times_are_means_of_the_calibrations_own_passes() -> None:
     backend = Backend()
+    calibration = Calibration(read_metrics=backend.metrics, ask=backend.ask)
 
-    seconds = calibrate(read_metrics=backend.metrics, ask=backend.ask, rounds=2)
+    for _ in range(2):
+        calibration.add_round()
+        backend.ask({})  # somebody else's, between two rounds
 
-    assert seconds == pytest.approx({width: (10 + width) / 1000 for width in range(1, 10)})
+    assert calibration.pass_seconds == pytest.approx({width: (10 + width) / 1000 for width in range(1, 10)})
+
+
+def test_the_warm_up_counts_for_nothing() -> None:
+    backend = Backend()
+    calibration = Calibration(read_metrics=backend.metrics, ask=backend.ask)
+
+    calibration.warm_up()
+
+    assert calibration.pass_seconds == {}
+    assert backend.asked == [{"ace_mode": "off"}]
 
 
 def test_plain_decoding_and_every_k_are_asked_in_each_round() -> None:
     backend = Backend()
 
-    calibrate(read_metrics=backend.metrics, ask=backend.ask, rounds=2)
+    Calibration(read_metrics=backend.metrics, ask=backend.ask).add_round()
 
-    one_round = [{"ace_mode": "off"}, *({"ace_mode": "prod", "ace_k": k} for k in range(1, 9))]
-    assert backend.asked == one_round * 2
-    assert len(one_round) == REQUESTS_PER_ROUND
+    assert backend.asked == [{"ace_mode": "off"}, *({"ace_mode": "prod", "ace_k": k} for k in range(1, 9))]
+    assert len(backend.asked) == REQUESTS_PER_ROUND
 
 
 def test_a_backend_without_the_metric_gives_no_times() -> None:
-    assert calibrate(read_metrics=lambda: "", ask=lambda _: None, rounds=1) == {}
+    calibration = Calibration(read_metrics=lambda: "", ask=lambda _: None)
+
+    calibration.add_round()
+
+    assert calibration.pass_seconds == {}

@@ -23,7 +23,7 @@ from gateway.demo.stack import free_ports
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
-SHORT = Pace(prompts=2, max_tokens=32, calibration_rounds=1, seconds=60)
+SHORT = Pace(prompts=2, max_tokens=32, calibration_rounds=2, seconds=60)
 
 
 class KillsBeforeItsSecondQuestion(ChatClient):
@@ -52,7 +52,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         (runner,) = [process for process in stack.processes if process.part.name == "draft runner"]
         shadow = KillsBeforeItsSecondQuestion(session.chats["shadow"], runner.pid)
         killing = replace(session, chats={**session.chats, "shadow": shadow})
-        evidence = killing.gather(load_prompts(2)[:2], pace=SHORT, k=K, exact=True)
+        code = [prompt for prompt in load_prompts(2) if prompt.workload == "code"]
+        evidence = killing.gather(code, pace=SHORT, k=K, exact=True)
     return make_report(evidence, {}, Random(1))
 
 
