@@ -18,7 +18,7 @@ from queue import Queue
 from typing import Any
 
 # As the backend's command does; read once, when torch is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 import torch
 

@@ -115,7 +115,7 @@ def _embedded_backend(asked: argparse.Namespace) -> None:
     # Read once, when torch is loaded: for how long its threads spin while they wait for one another. By
     # default they spin for milliseconds, and on cores that other processes use too, a forward then takes
     # ten times as long. This is enough for the waits of a forward that has its cores for itself.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         from draftrunner.embedded.server import run
     except ModuleNotFoundError as error:

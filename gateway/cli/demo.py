@@ -68,8 +68,11 @@ def _measure(*, json_path: Path | None, quick: bool, dtype: str, console: Consol
 
 def _refuse_unwritable(path: Path) -> None:
     """Minutes of measuring must not end in a message that the report cannot be kept."""
+    existed = path.exists()
     try:
         path.open("a").close()
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise click.UsageError(f"--json {path} cannot be written: {error.strerror}.") from error
 

@@ -33,5 +33,5 @@ class Pace:
         return max(_SHORTEST_ANSWER, min(self.max_tokens, in_time))
 
 
-FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=4, seconds=340)
+FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=3, seconds=360)
 QUICK = Pace(prompts=2, max_tokens=48, calibration_rounds=2, seconds=40)

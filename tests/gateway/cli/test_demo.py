@@ -60,6 +60,16 @@ def test_a_report_that_could_not_be_kept_is_refused_before_anything_is_measured(
     assert not ASKED
 
 
+def test_a_failed_demo_leaves_no_empty_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> Report:
+        raise DemoFailed("The gateway ended with status 1.")
+
+    monkeypatch.setattr(run, "run_demo", fail)
+    CliRunner().invoke(main, ["demo", "--json", str(tmp_path / "out.json")])
+
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("other", [["--quick"], ["--json", "out.json"]])
 def test_serving_measures_nothing(other: list[str]) -> None:
     result = CliRunner().invoke(main, ["demo", "--serve", *other])

@@ -1,24 +1,21 @@
+from __future__ import annotations
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.demo.pace import FULL, QUICK, Pace
 
-PACE = Pace(prompts=None, max_tokens=100, calibration_rounds=1, seconds=280)
+
+def test_a_fast_machine_gets_the_longest_answers() -> None:
+    assert FULL.answer_tokens(30, 0.01) == FULL.max_tokens
 
 
-@pytest.mark.parametrize(
-    ("pass_seconds", "tokens"),
-    [(0.001, 100), (0.02, 100), (0.05, 66), (0.1, 33), (10.0, 20)],
-)
-def test_answers_are_shortened_on_a_slow_machine_only_and_never_below_what_can_be_timed(
-    pass_seconds: float, tokens: int
-) -> None:
-    assert PACE.answer_tokens(30, pass_seconds) == tokens
+def test_a_slow_machine_gets_shorter_ones_so_that_the_demo_ends_in_time() -> None:
+    tokens = FULL.answer_tokens(30, 0.08)
+    assert tokens < FULL.max_tokens
+    # Off and shadow take a pass for each token; prod takes no more.
+    assert 30 * 2 * tokens * 0.08 < FULL.seconds
 
 
-@given(st.sampled_from([FULL, QUICK]), st.integers(1, 60), st.floats(0.001, 0.2), st.floats(1, 3))
-def test_a_slower_machine_never_gets_longer_answers(
-    pace: Pace, prompts: int, pass_seconds: float, factor: float
-) -> None:
-    assert pace.answer_tokens(prompts, pass_seconds * factor) <= pace.answer_tokens(prompts, pass_seconds)
+@pytest.mark.parametrize("pace", [FULL, QUICK])
+def test_an_answer_is_always_long_enough_to_be_timed(pace: Pace) -> None:
+    assert pace.answer_tokens(30, 10.0) >= 16
