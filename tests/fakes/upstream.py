@@ -163,8 +163,10 @@ class Upstream:
                 connection, _ = self._listener.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._open.add(connection)
-                threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True).start()
+                number = self.connections
+                # Counted before it is served: whoever has an answer sees its connection counted.
                 self.connections += 1
+                threading.Thread(target=self._serve, args=(connection, number), daemon=True).start()
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:

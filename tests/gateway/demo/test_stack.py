@@ -128,6 +128,8 @@ def test_free_ports_differ() -> None:
 
 def test_a_usual_port_that_is_taken_is_replaced_by_a_free_one() -> None:
     with closing(socket.socket()) as taken:
+        # Else a connection that has just ended there keeps the port from being taken.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             taken.bind((HOST, 8100))
             taken.listen()
