@@ -19,6 +19,11 @@ class Client:
         send: ASGI's.
         access: The request's record; status, bytes and first byte are kept here.
         elapsed: Seconds since the request arrived.
+
+    Attributes:
+        started: The head has been sent.
+        satisfied: All that the client waits for has been sent. Official clients close their connection at
+            a stream's `[DONE]`, before the body has ended: they have not left an answer.
     """
 
     def __init__(self, send: Send, access: AccessRecord, elapsed: Callable[[], float]) -> None:
@@ -26,6 +31,7 @@ class Client:
         self._access = access
         self._elapsed = elapsed
         self.started = False
+        self.satisfied = False
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the head."""

@@ -128,7 +128,7 @@ class DataPlane:
             try:
                 await self._serve(visit, receive)
             except ClientLeft:
-                visit.access.ending = CLIENT_LEFT
+                visit.access.ending = COMPLETED if visit.client.satisfied else CLIENT_LEFT
                 visit.access.status = visit.access.status or _CLIENT_CLOSED_REQUEST
             except GatewayError as error:
                 await self._refuse(visit, error)

@@ -17,6 +17,7 @@ COMPLETED = "completed"
 _TAIL = 4096
 """Enough of a stream's end to hold its last words."""
 _FINISHED = re.compile(rb'\[DONE\]|"finish_reason"\s*:\s*"')
+_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\][\r\n]")
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\n\r\n")
 _LINE_ENDS = (b"\n", b"\r")
 
@@ -40,6 +41,8 @@ async def relay(reply: Reply, client: Client, witness: Witness, *, request_id: s
         async for chunk in reply.chunks():
             if passed := witness.saw(chunk):
                 tail = passed if len(passed) > _TAIL else (tail + passed)[-_TAIL:]
+                # Before it is sent: the client may be gone as soon as it has read this.
+                client.satisfied = _DONE.search(tail) is not None
                 await client.write(passed)
     except BackendError as error:
         # Where no event can be added the body stays unended, so the server cuts the connection.

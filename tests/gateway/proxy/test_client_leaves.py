@@ -51,6 +51,35 @@ def test_a_client_that_leaves_frees_the_backend_at_once(
     assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
+def silent_after_done(conversation: Conversation) -> None:
+    conversation.start_stream()
+    conversation.chunk(b'data: {"choices":[]}\n\ndata: [DO')
+    conversation.chunk(b"NE]\n\n")
+    conversation.wait_for_hang_up()
+
+
+def silent_after_done_in_a_text(conversation: Conversation) -> None:
+    conversation.start_stream()
+    conversation.chunk(b'data: {"choices":[{"delta":{"content":"data: [DONE]"}}]}\n\n')
+    conversation.wait_for_hang_up()
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"), [(silent_after_done, "completed"), (silent_after_done_in_a_text, "client_left")]
+)
+def test_a_client_that_closes_at_done_has_its_whole_answer(script: Script, ending: str) -> None:
+    """As the official clients do, before the body's end has come."""
+    with serving(script, policy=POLICIES["shadow"]) as (_, gateway):
+        with RawClient(gateway.port) as client:
+            client.send(post(b'{"model":"m1"}'))
+            seen = b""
+            while b"NE]" not in seen:
+                seen += client.read_some()
+        assert gateway.records.next_access().ending == ending
+        (answer,) = gateway.records.offered
+    assert answer.complete is (ending == "completed")
+
+
 def test_a_client_that_leaves_while_it_sends_is_recorded() -> None:
     with serving(Conversation.answer) as (up, gateway):
         with RawClient(gateway.port) as client:
