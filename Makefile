@@ -52,7 +52,7 @@ test: $(VENV)/.models
 
 test-fast: $(VENV)/.gateway
 	@echo "==> the tests that need no model and no waiting"
-	@$(PY) -m pytest -m 'not model and not slow'
+	@$(PY) -m pytest -n 2 -m 'not model and not slow'
 
 check: $(VENV)/.models
 	@$(PY) -m ruff check .

@@ -23,6 +23,8 @@ from tests.fakes.served import served
 from tests.fakes.tiny_lm import CONTEXT_LENGTH, VOCABULARY_SIZE, ScriptedModel
 from tests.fakes.waiting import until
 
+pytestmark = pytest.mark.slow
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "the quick brown fox jumps over the lazy dog"}]
 PROMPT = "one two three four five six seven one two three"

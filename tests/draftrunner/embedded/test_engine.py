@@ -23,6 +23,8 @@ from draftrunner.weights import Checkpoint, load_model, load_tokenizer
 from tests.fakes.engine_runs import GREEDY, Deliveries, EngineRun, prod, running_engine
 from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 LOOKAHEADS = [1, 3, 5, 8]
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, top_k=0, seed=11)
 PROMPTS = [
