@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ from gateway.demo.client import Answer
 from gateway.demo.measure import Trial
 from gateway.demo.records import Stage
 from gateway.evidence.identity import Likeness, likeness
-from gateway.evidence.multiplier import MINIMUM_SAMPLE, Speed, paired_multiplier
+from gateway.evidence.multiplier import MINIMUM_SAMPLE, Speed, paired_multiplier, paired_ratio
 from gateway.evidence.predict import Prediction, predicted_multiplier
 
 CURVE_KS = tuple(range(1, 9))
@@ -60,6 +60,31 @@ class Multiplier:
     n_control: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionTest:
+    """What shadow predicts held against what prod measured, on the same prompts.
+
+    A prediction is for the answer that shadow saw. Where bfloat16 rounding gave prod another answer it
+    predicts nothing, so those prompts are left out while enough others remain.
+
+    Attributes:
+        prompts: How many prompts were compared.
+        same_answers: Whether shadow and prod answered each of them alike.
+    """
+
+    predicted: float | None
+    measured: float | None
+    prompts: int
+    same_answers: bool
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured multiplier, minus 1."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted / self.measured - 1
+
+
 class Verdict(StrEnum):
     """What a multiplier's interval says."""
 
@@ -80,6 +105,7 @@ class WorkloadResult:
         would_acceptance: Accepted over proposed drafts as replayed in shadow, over would_steps steps.
         acceptance: The same as counted by the engine in prod.
         predicted_multiplier: What shadow predicts for the K of prod.
+        prediction_test: The same prediction held against the measured multiplier.
         identical_share: Prompts whose prod answer equals the off answer, ties included.
         tie_share: Prompts whose prod answer parts from it where the target is undecided.
         plain_identical_share: As identical_share, for two plain runs: what noise alone does.
@@ -99,6 +125,7 @@ class WorkloadResult:
     acceptance: float | None
     multiplier: Multiplier
     predicted_multiplier: float | None
+    prediction_test: PredictionTest
     identical_share: float
     tie_share: float
     plain_identical_share: float
@@ -124,13 +151,6 @@ class WorkloadResult:
         """The K with the highest predicted multiplier, if any is above 1."""
         above = {k: value for k, value in self.k_curve.items() if value is not None and value > 1}
         return max(above, key=lambda k: above[k]) if above else None
-
-    @property
-    def prediction_error(self) -> float | None:
-        """Predicted over measured multiplier, minus 1."""
-        if self.predicted_multiplier is None or self.multiplier.value is None:
-            return None
-        return self.predicted_multiplier / self.multiplier.value - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +188,7 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
     counted = [trial for trial in trials if not trial.looping]
     replayed = _stages(evidence, (trial.shadow for trial in counted), "would_speculate")
     speculated = _stages(evidence, (trial.prod for trial in counted), "speculate")
-    pairs = [
-        (trial.prod.speed, trial.off.speed)
-        for trial in counted
-        if _is(evidence.stages.get(trial.prod.request_id), "speculate")
-    ]
+    pairs = _pairs(evidence, counted)
     curve = {k: _predicted(replayed, k, evidence.pass_seconds) for k in CURVE_KS}
     predicted = curve.get(evidence.k) or _predicted(replayed, evidence.k, evidence.pass_seconds)
     prod = [likeness(t.off.ids, t.prod.ids, evidence.undecided.get(t.prod.request_id, ())) for t in trials]
@@ -191,6 +207,7 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
         acceptance=_acceptance(speculated),
         multiplier=multiplier,
         predicted_multiplier=predicted.value,
+        prediction_test=_prediction_test(evidence, counted),
         identical_share=1 - _share(prod, Likeness.DIFFERENT),
         tie_share=_share(prod, Likeness.TIE),
         plain_identical_share=1 - _share(plain, Likeness.DIFFERENT),
@@ -199,6 +216,29 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
         not_replayed=_absences(evidence, (trial.shadow for trial in trials), "would_speculate"),
         not_speculated=_absences(evidence, (trial.prod for trial in trials), "speculate"),
         reasons=_reasons(multiplier, predicted, replayed, speculated),
+    )
+
+
+def _pairs(evidence: Evidence, trials: Iterable[Trial]) -> list[tuple[Speed, Speed]]:
+    """Prod's speed beside off's, for each prompt that was speculated."""
+    return [
+        (trial.prod.speed, trial.off.speed)
+        for trial in trials
+        if _is(evidence.stages.get(trial.prod.request_id), "speculate")
+    ]
+
+
+def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> PredictionTest:
+    alike = [trial for trial in counted if trial.shadow.ids == trial.prod.ids]
+    enough = len(alike) >= MINIMUM_PAIRS
+    compared = alike if enough else counted
+    replayed = _stages(evidence, (trial.shadow for trial in compared), "would_speculate")
+    pairs = _pairs(evidence, compared)
+    return PredictionTest(
+        predicted=_predicted(replayed, evidence.k, evidence.pass_seconds).value,
+        measured=paired_ratio(pairs) if len(pairs) >= MINIMUM_PAIRS else None,
+        prompts=len(compared),
+        same_answers=enough,
     )
 
 
@@ -280,7 +320,7 @@ def _checks(evidence: Evidence, results: Mapping[str, WorkloadResult]) -> dict[s
         if name in results
     }
     for name, result in results.items():
-        error = result.prediction_error
+        error = result.prediction_test.error
         checks[f"predicted_within_15pct_{name}"] = error is not None and abs(error) <= _PREDICTION_TOLERANCE
     checks["every_answer_has_its_record"] = not any(
         _NO_RECORD in reasons
@@ -326,6 +366,7 @@ def _as_json(result: WorkloadResult) -> dict[str, Any]:
             "control_kind": "paired",
         },
         "predicted_multiplier": result.predicted_multiplier,
+        "prediction_test": asdict(result.prediction_test),
         "identical_share": result.identical_share,
         "tie_share": result.tie_share,
         "plain_identical_share": result.plain_identical_share,

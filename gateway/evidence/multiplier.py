@@ -127,7 +127,12 @@ def paired_multiplier(pairs: Sequence[tuple[Speed, Speed]], rng: Random) -> Inte
         rng: Source of the resampling, so that a result can be repeated.
     """
     _refuse_empty(pairs=pairs)
-    return _interval(_ratio(pairs), lambda: _ratio(_draw(pairs, rng)))
+    return _interval(paired_ratio(pairs), lambda: paired_ratio(_draw(pairs, rng)))
+
+
+def paired_ratio(pairs: Sequence[tuple[Speed, Speed]]) -> float:
+    """Speculated over plain speed of (speculated, plain) answers; not empty, times above 0."""
+    return _tokens_per_second([spec for spec, _ in pairs]) / _tokens_per_second([plain for _, plain in pairs])
 
 
 class _Windows(Generic[Key]):
@@ -154,10 +159,6 @@ def _plain(bucket: Bucket) -> tuple[str, ...]:
 
 def _tokens_per_second(speeds: Sequence[Speed]) -> float:
     return sum(tokens for tokens, _ in speeds) / sum(seconds for _, seconds in speeds)
-
-
-def _ratio(pairs: Sequence[tuple[Speed, Speed]]) -> float:
-    return _tokens_per_second([spec for spec, _ in pairs]) / _tokens_per_second([plain for _, plain in pairs])
 
 
 def _draw(items: Sequence[Item], rng: Random) -> list[Item]:

@@ -166,6 +166,26 @@ def test_a_prediction_within_fifteen_percent_holds(prod_seconds: float, held: bo
     assert checks_of(six(prod_seconds=prod_seconds))["predicted_within_15pct_code"] is held
 
 
+def test_a_prediction_is_tested_on_the_prompts_that_prod_answered_as_shadow_did() -> None:
+    """bfloat16 rounding gave one prompt another answer, whose speed nobody predicted."""
+    other = trial(name="other", prod=(*IDS[:30], 1, *IDS[31:]), prod_seconds=8.0)
+
+    result = result_of(evidence([*six(), other]))
+
+    assert (result.prediction_test.prompts, result.prediction_test.same_answers) == (6, True)
+    assert result.prediction_test.measured == 2.0
+    assert result.multiplier.value == 1.0
+
+
+def test_a_prediction_is_tested_on_every_prompt_where_too_few_answers_are_alike() -> None:
+    others = [trial(name=str(number), prod=IDS[:-1]) for number in range(3)]
+
+    result = result_of(evidence(others))
+
+    assert (result.prediction_test.prompts, result.prediction_test.same_answers) == (3, False)
+    assert result.prediction_test.error is not None
+
+
 def test_what_was_not_measured_has_not_held() -> None:
     checks = checks_of(six()[:1], pass_seconds={})
 
