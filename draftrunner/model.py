@@ -29,14 +29,32 @@ class Profile:
     pad_to_k: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose answer is drafted for, and when.
+
+    Attributes:
+        tenant: A drafter may copy from earlier answers of the same tenant only.
+        as_of: Unix time at which the request began; what was learnt later does not exist for it.
+            None for a request that begins now.
+    """
+
+    tenant: str = ""
+    as_of: float | None = None
+
+
+NOBODY = Origin()
+"""For answers whose tenant does not matter: nothing is ever learnt for it."""
+
+
 class DraftSession(Protocol):
     """One answer's drafter state. The context is the prompt plus every token extended so far."""
 
     def propose(self, k: int) -> list[int]:
         """Return at most `k` token ids that may follow the context; an empty list is a normal answer.
 
-        Promises: depends on the context alone, and `propose(j) == propose(k)[:j]` for every
-        `j <= k`, which is what lets one replay pass answer for every K at once.
+        Promises: depends on the context, on what had been learnt when the session was opened, and, unless
+        the drafter is `consistent`, on `k`; on nothing else.
         """
         ...
 
@@ -44,17 +62,30 @@ class DraftSession(Protocol):
         """Append tokens that the target has emitted."""
         ...
 
+    def close(self) -> None:
+        """Give back what the session holds; it is not used afterwards."""
+        ...
+
 
 class Drafter(Protocol):
-    """Whatever proposes tokens. Stateless itself: every answer gets a session of its own."""
+    """Whatever proposes tokens. Every answer gets a session of its own."""
 
     @property
     def name(self) -> str:
         """The policy's word for it."""
         ...
 
-    def open(self, prompt: Sequence[int]) -> DraftSession:
+    @property
+    def consistent(self) -> bool:
+        """Whether `propose(j) == propose(k)[:j]` for every `j <= k`: one replay pass answers for every K."""
+        ...
+
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
         """Start drafting after `prompt` (token ids of the target)."""
+        ...
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """A finished answer, for the drafters that copy from earlier ones; the others forget it at once."""
         ...
 
 

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from draftrunner.drafters import DRAFTERS
+from draftrunner.drafters import Drafters, make_drafters
 from draftrunner.join import joined
 from draftrunner.listening import listen, own_url
 from draftrunner.model import MAX_LOOKAHEAD
@@ -136,6 +136,7 @@ def create_app(
     *,
     token: str,
     version: str,
+    drafters: Drafters,
     background: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     replays_at_once: int = REPLAYS_AT_ONCE,
 ) -> fastapi.FastAPI:
@@ -144,6 +145,7 @@ def create_app(
     Args:
         token: What callers must send as bearer token, everywhere but on /healthz.
         version: What /v1/info says.
+        drafters: What can be drafted with.
         background: Entered when the app starts and left when it stops.
         replays_at_once: Further replays are answered 503.
     """
@@ -167,7 +169,7 @@ def create_app(
     async def info() -> dict[str, Any]:
         return {
             "version": version,
-            "drafters": sorted(DRAFTERS),
+            "drafters": sorted(drafters),
             "profiles": sorted(PROFILES),
             "device": "cpu",
         }
@@ -176,16 +178,16 @@ def create_app(
     async def replay_answer(request: fastapi.Request) -> fastapi.Response:
         body = await _read_body(request)
         with slots.taken():
-            content = await asyncio.to_thread(replay_body, body)
+            content = await asyncio.to_thread(replay_body, body, drafters)
         return fastapi.Response(content, media_type="application/json")
 
     return app
 
 
-def replay_body(body: bytes) -> bytes:
+def replay_body(body: bytes, drafters: Drafters) -> bytes:
     """Answer the JSON of a `/v1/replay` body with the JSON of its curve, or raise a ServiceError."""
-    asked = _parsed(body)
-    drafter = DRAFTERS[asked.drafter](PROFILES[asked.profile])
+    asked = _parsed(body, drafters)
+    drafter = drafters[asked.drafter][asked.profile]
     curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks)
     return orjson.dumps(
         {
@@ -211,12 +213,13 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each heartbeat
     version = importlib.metadata.version("ace-gateway")
+    drafters = make_drafters()
     with listen(host, port) as listener:
         url = own_url(host, listener.getsockname()[1])
         announcement = {
             "url": url,
             "node": socket.gethostname(),
-            "drafters": sorted(DRAFTERS),
+            "drafters": sorted(drafters),
             "version": version,
         }
 
@@ -225,7 +228,7 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
                 return contextlib.nullcontext()
             return joined(gateway=gateway, token=token, announcement=announcement)
 
-        app = create_app(token=token, version=version, background=background)
+        app = create_app(token=token, version=version, drafters=drafters, background=background)
         logger.info("draft runner listening on %s", url)
         # Longer than the gateway keeps idle connections, so that the runner never closes one in use.
         config = uvicorn.Config(
@@ -263,7 +266,7 @@ async def _read_body(request: fastapi.Request) -> bytes:
     return bytes(body)
 
 
-def _parsed(body: bytes) -> ReplayRequest:
+def _parsed(body: bytes, drafters: Drafters) -> ReplayRequest:
     try:
         asked = ReplayRequest.model_validate_json(body)
     except ValidationError as error:
@@ -278,7 +281,7 @@ def _parsed(body: bytes) -> ReplayRequest:
             f"answer_ids.{asked.answer_ids.index(UNKNOWN_ID)}: {UNKNOWN_ID} stands for an unknown id and may "
             "only be the last, because a drafter continues from those before it."
         )
-    _check_known("drafter", asked.drafter, DRAFTERS)
+    _check_known("drafter", asked.drafter, drafters)
     _check_known("profile", asked.profile, PROFILES)
     return asked
 

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftrunner.model import DraftSession, Profile
+from draftrunner.model import NOBODY, DraftSession, Origin, Profile
 
 
 class NgramDrafter:
     """Copies what followed the longest earlier occurrence of the context's suffix."""
 
     name = "ngram"
+    consistent = True
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
-    def open(self, prompt: Sequence[int]) -> DraftSession:
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:  # noqa: ARG002 - a contract
         """Index `prompt`, with at most `max_n` look-ups per token."""
         session = _NgramSession(self._profile)
         session.extend(prompt)
         return session
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """Nothing: only the request's own context is copied from."""
 
 
 class _NgramSession:
@@ -44,6 +48,9 @@ class _NgramSession:
         for token in tokens:
             self._index_suffixes()
             self._context.append(token)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _index_suffixes(self) -> None:
         """Every n-gram that ends the context now has a continuation: the next token's place.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftrunner.model import Drafter, DraftSession
+from draftrunner.model import NOBODY, Drafter, DraftSession, Origin
 
 
 class FittingDrafter:
@@ -16,12 +16,17 @@ class FittingDrafter:
 
     def __init__(self, drafter: Drafter, context_length: int) -> None:
         self.name = drafter.name
+        self.consistent = drafter.consistent
         self._drafter = drafter
         self._context_length = context_length
 
-    def open(self, prompt: Sequence[int]) -> DraftSession:
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
         """Start drafting after `prompt`."""
-        return _FittingSession(self._drafter.open(prompt), self._context_length - len(prompt))
+        return _FittingSession(self._drafter.open(prompt, origin), self._context_length - len(prompt))
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """Hand the answer on."""
+        self._drafter.learn(answer, origin)
 
 
 class _FittingSession:
@@ -35,3 +40,6 @@ class _FittingSession:
     def extend(self, tokens: Sequence[int]) -> None:
         self._session.extend(tokens)
         self._room -= len(tokens)
+
+    def close(self) -> None:
+        self._session.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import draftrunner.loop
 import draftrunner.replay
 from draftrunner.drafters.ngram import NgramDrafter
-from draftrunner.model import Drafter, DraftSession, Profile, Step
+from draftrunner.model import NOBODY, Drafter, DraftSession, Origin, Profile, Step
 from draftrunner.profiles import EMBEDDED
 from draftrunner.replay import UNKNOWN_ID, Replayed, replay
 from draftrunner.verify import Verdict, verify
@@ -234,12 +234,16 @@ class ScriptedDrafter:
     """Proposes `drafts[n]` after n answer tokens."""
 
     name = "scripted"
+    consistent = True
 
     def __init__(self, drafts: dict[int, list[int]]) -> None:
         self._drafts = drafts
 
-    def open(self, prompt: Sequence[int]) -> DraftSession:
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
         return ScriptedSession(prompt, self._drafts)
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """Copies from no earlier answer."""
 
 
 def scored(answer: Sequence[int], drafts: dict[int, list[int]], k: int, stop: int | None = None) -> Replayed:
@@ -360,13 +364,17 @@ class CountingDrafter:
     """Opens sessions that note what they are asked."""
 
     name = "counting"
+    consistent = True
 
     def __init__(self) -> None:
         self.sessions: list[CountingSession] = []
 
-    def open(self, prompt: Sequence[int]) -> DraftSession:
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
         self.sessions.append(CountingSession(prompt))
         return self.sessions[-1]
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """Copies from no earlier answer."""
 
 
 def test_one_pass_over_the_answer_serves_every_k() -> None:

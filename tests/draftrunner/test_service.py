@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import draftrunner.service
-from draftrunner.drafters import DRAFTERS
+from draftrunner.drafters import DRAFTERS, make_drafters
 from draftrunner.model import MAX_LOOKAHEAD
 from draftrunner.profiles import PROFILES
 from draftrunner.replay import UNKNOWN_ID, replay
@@ -23,7 +23,7 @@ ANSWER_IDS = [7, 8, 9, 1, 7, 8, 9, 2, 2, 2, 2, 2]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(create_app(token=TOKEN, version="1.2.3")) as url:
+    with served(create_app(token=TOKEN, version="1.2.3", drafters=make_drafters())) as url:
         yield url
 
 
@@ -224,7 +224,7 @@ def test_while_a_replay_runs_the_runner_answers_and_refuses_more_than_its_limit(
         return replay(*arguments)
 
     monkeypatch.setattr(draftrunner.service, "replay", slow_replay)
-    app = create_app(token=TOKEN, version="0", replays_at_once=1)
+    app = create_app(token=TOKEN, version="0", drafters=make_drafters(), replays_at_once=1)
     with served(app) as url, client_of(url) as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, "/v1/replay", json=body())
         try:
@@ -245,7 +245,7 @@ def test_a_bug_is_answered_without_a_traceback_and_frees_its_place(
     def broken(*arguments: Any) -> Any:
         raise ZeroDivisionError("the secret of the machine room")
 
-    app = create_app(token=TOKEN, version="0", replays_at_once=1)
+    app = create_app(token=TOKEN, version="0", drafters=make_drafters(), replays_at_once=1)
     with served(app) as url, client_of(url) as client:
         with monkeypatch.context() as patch:
             patch.setattr(draftrunner.service, "replay", broken)
@@ -273,4 +273,4 @@ async def test_a_client_that_leaves_during_its_upload_is_no_bug() -> None:
     async def send(message: Any) -> None:
         pass
 
-    await create_app(token=TOKEN, version="0")(scope, receive, send)
+    await create_app(token=TOKEN, version="0", drafters=make_drafters())(scope, receive, send)

@@ -108,6 +108,9 @@ class PolicySession:
     def extend(self, tokens: Sequence[int]) -> None:
         self._tokens += tuple(tokens)
 
+    def close(self) -> None:
+        """Holds nothing."""
+
 
 def by_loop(rule: Rule, drafting: Drafting, k: int, length: int) -> Callable[[Draw], Tokens]:
     """Emit `length` tokens with the engine's loop."""

@@ -61,6 +61,9 @@ class ScriptedSession:
     def extend(self, tokens: Sequence[int]) -> None:
         self.seen.extend(tokens)
 
+    def close(self) -> None:
+        """Holds nothing."""
+
 
 class Ending:
     """Ends an answer with its first stop id, or with its `most`-th token."""

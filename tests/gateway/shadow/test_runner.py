@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from draftrunner.drafters import make_drafters
 from draftrunner.service import create_app
 from gateway.shadow.runner import LONGEST_WAIT_S, Replay, ReplayFailed, RunnerClient, RunnerUnavailable
 
@@ -82,7 +83,7 @@ def answers(status: int, body: object = None) -> Callable[[httpx.Request], httpx
 
 
 async def test_a_real_runner_takes_what_is_sent_and_sends_what_is_read() -> None:
-    transport = httpx.ASGITransport(create_app(token=TOKEN, version="1"))
+    transport = httpx.ASGITransport(create_app(token=TOKEN, version="1", drafters=make_drafters()))
     async with httpx.AsyncClient(transport=transport) as http:
         client = RunnerClient(
             client=http, runners=lambda: [Joined("http://runner")], token=TOKEN, clock=lambda: 0.0
