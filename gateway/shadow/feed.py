@@ -266,7 +266,8 @@ def why_unreadable(answer: FinishedAnswer, max_bytes: int) -> str | None:
         return SkipReason.INCOMPLETE_ANSWER
     if answer.content_encoding.lower() not in ("", "identity"):
         return SkipReason.ENCODED_ANSWER
-    if answer.backend.supports(Capability.TOKENIZE) is Support.NO:
+    backend = answer.backend
+    if backend.tokenizer is None and backend.supports(Capability.TOKENIZE) is Support.NO:
         return SkipReason.NO_TOKENIZER
     return None
 

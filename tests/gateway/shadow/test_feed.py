@@ -260,6 +260,13 @@ async def test_a_backend_known_to_have_no_tokenizer_is_not_asked() -> None:
     assert bench.tokenized == []
 
 
+async def test_registered_files_are_asked_instead_of_a_backend_that_has_no_tokenizer() -> None:
+    no = Finding(capability=Capability.TOKENIZE, support=Support.NO, evidence="HTTP 404")
+    backend = replace(BACKEND, findings={Capability.TOKENIZE: no}, tokenizer="/models/m")
+    record = await Bench().measure(finished(chat_answer(), backend=backend))
+    assert record.action == "would_speculate"
+
+
 async def test_a_backend_that_gives_no_ids_has_no_tokenizer() -> None:
     bench = Bench()
     bench.prompt_ids = None
