@@ -36,7 +36,7 @@ from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.runner import TIMEOUT as RUNNER_TIMEOUT
 from gateway.shadow.runner import RunnerClient
-from gateway.shadow.tokenize import BackendTokenizer
+from gateway.shadow.tokenize import Tokenizers
 from gateway.store.retention import Retention
 from gateway.store.store import Store
 from gateway.store.writer import StageWriter
@@ -156,7 +156,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
         feed = ShadowFeed(
             telemetry=telemetry,
-            tokenize=BackendTokenizer(pool),
+            tokenize=Tokenizers(pool),
             runner=RunnerClient(
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
