@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 MAX_LOOKAHEAD = 16
 """Most draft tokens that one step may verify (the policy schema allows 1 to this)."""
@@ -86,6 +86,27 @@ class Drafter(Protocol):
 
     def learn(self, answer: Sequence[int], origin: Origin) -> None:
         """A finished answer, for the drafters that copy from earlier ones; the others forget it at once."""
+        ...
+
+
+@runtime_checkable
+class TeacherForced(Drafter, Protocol):
+    """A drafter whose token at every position of a finished answer takes one pass, not a proposal each.
+
+    It is `consistent`, and its sessions propose greedily: after any context, `propose(k)` gives its own next
+    `min(k, room(len(context)))` tokens, each after those before it.
+    """
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> Sequence[int]:
+        """The drafter's own next token at every position of the answer, given the true tokens before it.
+
+        Entry i is its guess for `answer[i]`; the answer's last id is never read. Where the context
+        outgrows the drafter the entries end.
+        """
+        ...
+
+    def room(self, length: int) -> int:
+        """How many tokens it can propose after a context of `length` tokens; 0 where it can propose none."""
         ...
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from draftrunner.model import Drafter
+from draftrunner.model import Drafter, TeacherForced
 
 UNKNOWN_ID = -1
 """Stands in an answer for a token that was emitted but whose id is not known. No draft equals it."""
@@ -107,14 +107,36 @@ def replay(
     lookaheads = sorted(set(ks))
     if not lookaheads:
         return {}
-    positions = _teacher_forced(prompt_ids, answer_ids, drafter, lookaheads[-1])
+    positions = _positions(prompt_ids, answer_ids, drafter, lookaheads[-1])
     return {k: _walk(positions, k) for k in lookaheads}
 
 
-def _teacher_forced(
+def _positions(
     prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int
 ) -> list[_Position]:
     """One entry per answer token that a pass may start with: all but the first, which is prefill's."""
+    if isinstance(drafter, TeacherForced):
+        return _guessed(prompt_ids, answer_ids, drafter, k)
+    return _proposed(prompt_ids, answer_ids, drafter, k)
+
+
+def _guessed(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: TeacherForced, k: int
+) -> list[_Position]:
+    """From one pass: while its guesses agree with the answer they are what it would have proposed."""
+    guesses = drafter.greedy(prompt_ids, answer_ids)
+    positions: list[_Position] = []
+    for start in range(1, len(answer_ids)):
+        drafted = min(k, drafter.room(len(prompt_ids) + start))
+        end = start + drafted
+        positions.append(_Position(drafted, _agreeing(guesses[start:end], answer_ids[start:end])))
+    return positions
+
+
+def _proposed(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int
+) -> list[_Position]:
+    """From a proposal at every position."""
     session = drafter.open(prompt_ids)
     positions: list[_Position] = []
     for start in range(1, len(answer_ids)):

@@ -12,7 +12,7 @@ from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.app import Backend, create_app
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Limits
-from draftrunner.embedded.fitting import FittingDrafter
+from draftrunner.embedded.fitting import fitting
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
 from draftrunner.embedded.prompts import AskReader, Tokenizer
@@ -86,7 +86,7 @@ def assemble(
     The engine has a tokenizer of its own, so that a long prompt being encoded does not hold up answers.
     """
     quick_tokenizer = Tokenizer(engine_tokenizer)
-    drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), model.context_length)
+    drafter = fitting(DRAFTERS[DRAFTER](EMBEDDED), model.context_length)
     metrics = EngineMetrics()
     engine = Engine(
         model=model,

@@ -5,6 +5,7 @@ The live side counts from the loop's `Step` values. It shares nothing with repla
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from draftrunner.replay import UNKNOWN_ID, Replayed, replay
 from draftrunner.verify import Verdict, verify
 from tests.fakes.target import (
     Ending,
+    GuessingDrafter,
     Logits,
     ScriptedSession,
     generate,
@@ -89,14 +91,17 @@ class Scene:
         return [k for k in KS if self.live(k) != (answer, Counts.replayed(curve[k]))]
 
 
+RULE = markov(7, order=2, vocabulary=5)
 LOOPING = Scene(
-    rule=markov(7, order=2, vocabulary=5),
+    rule=RULE,
     choose=keyed_sampler(7, 0.4),
     prompt=(1, 2, 3, 1, 2),
     most=60,
     stops=frozenset(),
     drafter=NgramDrafter(EMBEDDED),
 )
+GUESSED = dataclasses.replace(LOOPING, drafter=GuessingDrafter(RULE, context_length=58))
+"""A draft model that knows the target well, and whose context ends before the answer."""
 
 repetitive_prompts = st.builds(
     lambda piece, times, rest: (*(piece * times), *rest),
@@ -115,14 +120,18 @@ ways_to_choose = st.one_of(
     st.just(greedy),
     st.builds(keyed_sampler, st.integers(0, 1000), st.sampled_from([0.2, 0.8, 2.0])),
 )
+rules = st.builds(markov, st.integers(0, 10_000), order=st.integers(1, 3), vocabulary=st.just(6))
 scenes = st.builds(
     Scene,
-    rule=st.builds(markov, st.integers(0, 10_000), order=st.integers(1, 3), vocabulary=st.just(6)),
+    rule=rules,
     choose=ways_to_choose,
     prompt=repetitive_prompts,
     most=st.integers(1, 60),
     stops=st.frozensets(st.integers(0, 5), max_size=2),
-    drafter=st.builds(NgramDrafter, profiles),
+    drafter=st.one_of(
+        st.builds(NgramDrafter, profiles),
+        st.builds(GuessingDrafter, rules, st.integers(1, 80)),
+    ),
 )
 
 
@@ -132,12 +141,13 @@ def test_replay_counts_what_a_live_run_counts(scene: Scene) -> None:
     assert scene.differing_ks() == []
 
 
-def test_the_scene_for_planted_faults_accepts_and_rejects_at_every_lookahead() -> None:
+@pytest.mark.parametrize("scene", [LOOPING, GUESSED])
+def test_the_scenes_for_planted_faults_accept_and_reject_at_every_lookahead(scene: Scene) -> None:
     """Otherwise the tests below would show nothing."""
     for k in KS:
-        counts = LOOPING.live(k)[1]
+        counts = scene.live(k)[1]
         assert 0 < sum(counts.accepted) < sum(counts.drafted)
-    assert LOOPING.differing_ks() == []
+    assert scene.differing_ks() == []
 
 
 # --- planted faults: each must be seen -------------------------------------------------------
@@ -161,6 +171,7 @@ def test_an_off_by_one_planted_in_replays_agreement_is_seen(
 ) -> None:
     monkeypatch.setattr(draftrunner.replay, "_agreeing", fault)
     assert LOOPING.differing_ks()
+    assert GUESSED.differing_ks()
 
 
 def walks_without_the_bonus_token(positions: Sequence[draftrunner.replay._Position], k: int) -> Replayed:
@@ -183,6 +194,28 @@ def walks_without_the_bonus_token(positions: Sequence[draftrunner.replay._Positi
 def test_an_off_by_one_planted_in_replays_walk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draftrunner.replay, "_walk", walks_without_the_bonus_token)
     assert LOOPING.differing_ks()
+
+
+class OffByOneDrafter(GuessingDrafter):
+    """Guesses for the token after, or has room for one draft more than its sessions make."""
+
+    def __init__(self, *, shift: int, more_room: int) -> None:
+        super().__init__(RULE, context_length=58)
+        self._shift = shift
+        self._more_room = more_room
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        return super().greedy(prompt, answer)[self._shift :]
+
+    def room(self, length: int) -> int:
+        return super().room(length) + self._more_room
+
+
+@pytest.mark.parametrize(("shift", "more_room"), [(1, 0), (0, 1)])
+def test_an_off_by_one_planted_in_the_guesses_of_one_pass_is_seen(shift: int, more_room: int) -> None:
+    answer, _ = GUESSED.live(k=0)
+    curve = replay(GUESSED.prompt, answer, OffByOneDrafter(shift=shift, more_room=more_room), KS)
+    assert [k for k in KS if GUESSED.live(k)[1] != Counts.replayed(curve[k])]
 
 
 class LateSession:
@@ -383,6 +416,27 @@ def test_one_pass_over_the_answer_serves_every_k() -> None:
     assert list(curve) == [2, 5, 8]
     (session,) = drafter.sessions
     assert session.asked == [(3, 8), (4, 8), (5, 8)]
+
+
+class OnePassDrafter(GuessingDrafter):
+    """Counts its passes, and opens no session."""
+
+    def __init__(self) -> None:
+        super().__init__(RULE)
+        self.passes = 0
+
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
+        raise AssertionError("a proposal at each position is what one pass saves")
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        self.passes += 1
+        return super().greedy(prompt, answer)
+
+
+def test_a_drafter_that_guesses_in_one_pass_makes_one_pass_for_every_k() -> None:
+    drafter = OnePassDrafter()
+    assert list(replay([1, 2], [3, 4, 5, 6], drafter, KS)) == list(KS)
+    assert drafter.passes == 1
 
 
 def test_no_k_asks_nothing() -> None:

@@ -12,7 +12,7 @@ from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.answers import Answer
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Failure, Limits
-from draftrunner.embedded.fitting import FittingDrafter
+from draftrunner.embedded.fitting import fitting
 from draftrunner.embedded.generation import Ask, Emission, Mode
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
@@ -83,7 +83,7 @@ def running_engine(
     kept_context_tokens: int = 10_000,
 ) -> Iterator[EngineRun]:
     """Run an engine for the enclosed block. By default it keeps no prefixes."""
-    drafter = FittingDrafter(DRAFTERS["ngram"](EMBEDDED), model.context_length)
+    drafter = fitting(DRAFTERS["ngram"](EMBEDDED), model.context_length)
     metrics = EngineMetrics()
     engine = Engine(
         model=model,
