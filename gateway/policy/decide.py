@@ -14,7 +14,13 @@ from probes.model import Capability, Support
 EXECUTORS: Mapping[str, Capability] = {"in_engine": Capability.IN_ENGINE}
 """Ways to carry out prod, best first, and the capability that each needs."""
 
-_DRAFTERS: Mapping[str, str | None] = {"auto": "ngram", "none": None, "ngram": "ngram"}
+_DRAFTERS: Mapping[str, str | None] = {
+    "auto": "ngram",
+    "none": None,
+    "ngram": "ngram",
+    "suffix": "suffix",
+    "draft_model": "draft_model",
+}
 """What a rule's `draft` comes to. `auto` is the first that exists for the target of: a verified head, the
 model's own MTP layers, n-gram. Only the last is built."""
 

@@ -178,7 +178,8 @@ def test_other_endpoints_pass_whatever_the_rules_say() -> None:
 
 def test_every_drafter_that_a_rule_may_ask_for_comes_to_something() -> None:
     words = get_args(Defaults.model_fields["draft"].annotation)
-    assert {word: drafter_for(word) for word in words} == {"auto": "ngram", "none": None, "ngram": "ngram"}
+    by_their_own_name = {word: word for word in ("ngram", "suffix", "draft_model")}
+    assert {word: drafter_for(word) for word in words} == {"auto": "ngram", "none": None, **by_their_own_name}
 
 
 def share_of(policies: Mapping[str, Policy], action: Action, count: int = 4000) -> dict[str, float]:
@@ -257,7 +258,7 @@ rules = st.builds(
     match=matches,
     mode=st.sampled_from(Mode),
     experimental=st.just(True),
-    draft=st.sampled_from(["auto", "none", "ngram"]),
+    draft=st.sampled_from(["auto", "none", "ngram", "suffix", "draft_model"]),
     shadow=st.builds(Shadow, sample=st.floats(0, 1)),
     prod=st.builds(Prod, share=st.floats(0, 1), control=st.builds(Control, fraction=st.floats(0, 0.5))),
 )
