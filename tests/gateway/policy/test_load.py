@@ -249,7 +249,10 @@ def test_keys_with_x_at_the_top_are_free() -> None:
     ("text", "complaint"),
     [
         ("draft: egale", "draft is 'egale'. Allowed: auto, none, ngram, suffix, draft_model."),
-        ("draft: gram", "draft is 'gram'. Allowed: auto, none, ngram, suffix, draft_model. Did you mean 'ngram'?"),
+        (
+            "draft: gram",
+            "draft is 'gram'. Allowed: auto, none, ngram, suffix, draft_model. Did you mean 'ngram'?",
+        ),
         (
             "match: {workload: summarize}",
             "match.workload is 'summarize'. Allowed: chat, code, rag, summarise, ",
