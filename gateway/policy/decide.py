@@ -105,12 +105,17 @@ def _prod(rule: Rule, facts: Facts, backend: Backend, at: float) -> _Verdict:
     if bypassed := why_bypassed(executor, facts.fields):
         field, reason = bypassed
         return _Verdict(Action.BYPASS, reason, f"{executor} does not speculate a request with {field!r}")
-    if drafter_for(rule.draft) is None:
+    drafter = drafter_for(rule.draft)
+    if drafter is None:
         return _Verdict(Action.BYPASS, "no_drafter", "the rule says `draft: none`")
     if _draw("share", rule.name, facts.request_id) >= rule.prod.share:
         return _Verdict(Action.BYPASS, "outside_share", f"share is {rule.prod.share:g}")
     if (answer := backend.supports(EXECUTORS[executor])) is not Support.YES:
         why = f"{executor} needs the finding {EXECUTORS[executor]}, which is {answer} for {backend.name!r}"
+        return _Verdict(Action.BYPASS, "no_executor", why)
+    if drafter not in backend.engine_drafters:
+        there = ", ".join(backend.engine_drafters) or "none"
+        why = f"{executor} needs the drafter {drafter}, and {backend.name!r} has {there}"
         return _Verdict(Action.BYPASS, "no_executor", why)
     if in_control_block(backend.name, facts.model, at, rule.prod.control):
         why = f"a block of {rule.prod.control.block:g} s served plainly, for comparison"

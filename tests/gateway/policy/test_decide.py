@@ -31,8 +31,8 @@ NOON = 1_700_000_000.0
 NO_CONTROL = Control(fraction=0)
 
 
-def having_in_engine(support: Support) -> Backend:
-    finding = Finding(capability=Capability.IN_ENGINE, support=support, evidence="asked")
+def having_in_engine(support: Support, drafters: list[str] | None = None) -> Backend:
+    finding = Finding(capability=Capability.IN_ENGINE, support=support, evidence="asked", value=drafters)
     return replace(PLAIN, name=f"in-engine-{support}", findings={Capability.IN_ENGINE: finding})
 
 
@@ -104,6 +104,30 @@ def test_prod_speculates_with_the_executor_that_the_backend_supports() -> None:
 def test_only_a_proven_executor_is_used(backend: Backend, executor: str) -> None:
     policy = prod(Prod.model_validate({"executor": executor}))
     assert outcome(policy, backend=backend) == (Action.BYPASS, "no_executor")
+
+
+@pytest.mark.parametrize(
+    ("drafters", "able"),
+    [
+        (None, ["auto", "ngram"]),
+        (["ngram", "suffix"], ["auto", "ngram", "suffix"]),
+        (["draft_model"], ["draft_model"]),
+        ([], []),
+    ],
+)
+def test_an_engine_speculates_with_the_drafters_that_it_lists(
+    drafters: list[str] | None, able: list[str]
+) -> None:
+    backend = having_in_engine(Support.YES, drafters)
+    words = ("auto", "ngram", "suffix", "draft_model")
+    outcomes = {word: outcome(prod(draft=word), backend=backend) for word in words}
+    lacking = dict.fromkeys(set(words) - set(able), (Action.BYPASS, "no_executor"))
+    assert outcomes == lacking | dict.fromkeys(able, (Action.SPECULATE, None))
+
+
+def test_the_trail_names_the_drafter_that_the_engine_lacks() -> None:
+    decision = decide(prod(draft="suffix"), Facts(), having_in_engine(Support.YES, ["ngram"]), NOON)
+    assert "in_engine needs the drafter suffix, and 'in-engine-yes' has ngram" in decision.trail[-1]
 
 
 @pytest.mark.parametrize(("field", "reason"), sorted(BYPASSED_FIELDS["in_engine"].items()))
