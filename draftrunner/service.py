@@ -31,6 +31,7 @@ from draftrunner.requests import (
     RequestTooLarge,
     ServiceError,
     Slots,
+    Tenant,
     TokenId,
     check_bearer,
     check_known,
@@ -63,7 +64,7 @@ class ReplayRequest(BaseModel):
     drafter: str
     profile: str
     ks: Annotated[list[Lookahead], FailFast(), Field(min_length=1, max_length=MAX_LOOKAHEAD)]
-    tenant: Annotated[str, Field(strict=True, max_length=256)] = ""
+    tenant: Tenant = ""
     started_at: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = None
 
     @property

@@ -179,10 +179,12 @@ class Engine:
 
     def _admit(self) -> bool:
         """Let go of what was cancelled, fill the free places; say whether there is anything to do."""
-        for job in self._running:
+        running, self._running = self._running, deque()
+        for job in running:
             if job.submission.cancelled:
                 self._let_go(job)
-        self._running = deque(job for job in self._running if not job.submission.cancelled)
+            else:
+                self._running.append(job)
         self._waiting = deque(job for job in self._waiting if not job.submission.cancelled)
         while self._waiting and len(self._running) < self.limits.running:
             self._running.append(self._waiting.popleft())
