@@ -1,4 +1,4 @@
-"""A request's prompt as the target sees it: its token ids, or the question that `/tokenize` answers with them."""
+"""A request's prompt as the target sees it: its token ids, or the question to `/tokenize` for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHAT_TEMPLATE_FIELDS = (
 
 
 class NoPromptIds(Exception):
-    """The request's prompt is not one text, or has parts whose ids `/tokenize` cannot be relied on to give."""
+    """The request has not one prompt, or one with parts that `/tokenize` may not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -71,6 +71,21 @@ async def ask_json(
     return _object(bytes(body), backend, path)
 
 
+async def detokenize(pool: BackendPool, backend: Backend, model: str, ids: Sequence[int]) -> str:
+    """The text of `ids`; special tokens are left out by servers that can.
+
+    Raises:
+        BackendError: The backend could not be asked, or gave no text.
+    """
+    if not ids:
+        return ""
+    asked = {"model": model, "tokens": ids, "skip_special_tokens": True}
+    text = (await ask_json(pool, backend, "/detokenize", asked)).get("prompt")
+    if not isinstance(text, str):
+        raise BackendError(f"Backend {backend.name!r} answered /detokenize without a text.")
+    return text
+
+
 def _object(body: bytes, backend: Backend, path: str) -> Mapping[str, Any]:
     try:
         answer = orjson.loads(body)
@@ -79,3 +94,10 @@ def _object(body: bytes, backend: Backend, path: str) -> Mapping[str, Any]:
     if not isinstance(answer, dict):
         raise BackendError(f"Backend {backend.name!r} answered {path} with something that is no JSON object.")
     return answer
+
+
+def ids_in(value: object) -> tuple[int, ...] | None:
+    """The token ids of a JSON list; None for anything else."""
+    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
+        return None
+    return tuple(value)

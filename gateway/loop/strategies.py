@@ -6,13 +6,13 @@ is decided from that alone, by the draft runner's one accept rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.errors import BackendError
 from gateway.fleet.model import Backend
-from gateway.loop.calls import ask_json
+from gateway.loop.calls import ask_json, ids_in
 from gateway.proxy.upstream import BackendPool
 
 COMPLETIONS = "/v1/completions"
@@ -89,11 +89,11 @@ class Fanout:
         body = self._ask.body(prompts, max_tokens=1, return_token_ids=True)
         answer = await ask_json(self._pool, self._backend, COMPLETIONS, body)
         in_order = _by_index(answer.get("choices"))
-        ids = [token for choice in in_order if (token := _only_id(choice)) is not None]
-        if not len(in_order) == len(ids) == len(prompts):
+        ids = [ids_in(choice.get("token_ids")) or () for choice in in_order]
+        if [len(only) for only in ids] != [1] * len(prompts):
             raise _unusable(self._backend, f"one token id for each of {len(prompts)} prompts")
         return Choices(
-            ids=tuple(ids),
+            ids=tuple(token for (token,) in ids),
             ends=tuple(choice.get("finish_reason") == "stop" for choice in in_order),
             silent=tuple(choice.get("text") == "" for choice in in_order),
         )
@@ -118,12 +118,12 @@ class Scored:
         words = {"ace_score": len(draft)}
         body = self._ask.body([*context, *draft], max_tokens=1, vllm_xargs=words)
         answer = await ask_json(self._pool, self._backend, COMPLETIONS, body)
-        scored = answer.get("ace_score")
-        ids = _all_of(scored, "choices", _is_id)
-        ends = _all_of(scored, "ends", lambda value: isinstance(value, bool))
-        if not len(ids) == len(ends) == len(draft) + 1:
-            raise _unusable(self._backend, f"`ace_score` with {len(draft) + 1} choices and ends")
-        return Choices(ids=ids, ends=ends)
+        match answer.get("ace_score"):
+            case {"choices": choices, "ends": list(ends)} if all(isinstance(end, bool) for end in ends):
+                ids = ids_in(choices) or ()
+                if len(ids) == len(ends) == len(draft) + 1:
+                    return Choices(ids=ids, ends=tuple(ends))
+        raise _unusable(self._backend, f"`ace_score` with {len(draft) + 1} choices and ends")
 
 
 class StrategyMaker(Protocol):
@@ -137,30 +137,21 @@ class StrategyMaker(Protocol):
 STRATEGIES: Mapping[str, StrategyMaker] = {"fanout": Fanout, "scored": Scored}
 """By the word that decisions and records use."""
 
+LONGEST_CONTEXT: Mapping[str, int] = {"fanout": 2048, "scored": 32_768}
+"""Tokens of prompt and answer up to which a strategy is used; then the answer goes on plainly.
+
+Servers share prefixes in whole blocks only, so that each of fanout's prompts computes part of its context
+again. What a server keeps for scoring, and what a draft runner takes, is bounded too.
+"""
+
 
 def _by_index(choices: object) -> list[Mapping[str, Any]]:
     """The choices in the order of their prompts; empty unless they are numbered 0, 1, 2 and so on."""
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         return []
-    numbered = {choice.get("index"): choice for choice in choices if _is_id(choice.get("index"))}
+    numbered = {choice["index"]: choice for choice in choices if type(choice.get("index")) is int}
     in_order = [numbered[index] for index in range(len(choices)) if index in numbered]
     return in_order if len(in_order) == len(choices) else []
-
-
-def _only_id(choice: Mapping[str, Any]) -> int | None:
-    match choice.get("token_ids"):
-        case [token] if _is_id(token):
-            return int(token)
-    return None
-
-
-def _all_of(scored: object, name: str, fits: Callable[[object], bool]) -> tuple[Any, ...]:
-    values: Iterable[Any] | None = scored.get(name) if isinstance(scored, dict) else None
-    return tuple(values) if isinstance(values, list) and all(map(fits, values)) else ()
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _unusable(backend: Backend, expected: str) -> BackendError:
