@@ -1,8 +1,9 @@
 """A target whose tokens are bytes, so that an answer can be cut anywhere: inside characters and stop strings.
 
 It answers every prompt with the answer it was given. After anything else than a prefix of that answer it
-says something else, so a caller that loses or repeats a token is found out. Prompts end with TURN. Plain decoding is an engine's: a token
-at a time, with the embedded backend's own text rules. Serve `app` with `served`.
+says something else, so a caller that loses or repeats a token is found out. Prompts end with TURN. Plain
+decoding is an engine's: a token at a time, with the embedded backend's own text rules. Serve `app` with
+`served`.
 """
 
 from __future__ import annotations
@@ -151,12 +152,7 @@ class _Plain:
         text, ending = "".join(text for _, text, _ in passes), passes[-1][2]
         message = {"role": "assistant", "content": text, "refusal": None}
         said = {"message": message} if self._chat else {"text": text}
-        choice = {
-            "index": 0,
-            **(said if self._chat else {"text": "".join(texts)}),
-            "logprobs": None,
-            **ending,
-        }
+        choice = {"index": 0, **said, "logprobs": None, **ending}
         return self._response("chat.completion", [choice]) | {"usage": self._usage()}
 
     async def events(self, breaks_off: int | None) -> AsyncIterator[str]:

@@ -99,7 +99,7 @@ def test_before_the_first_token_the_clients_own_request_is_relayed(
     answer = loop.ask(user="Änn", temperature=0.5)
     access, stage = loop.records()
     assert answer.status == 200
-    ((path, body),) = [call for call in target.asked if call[0] == "/v1/chat/completions"]
+    (body,) = target.calls("/v1/chat/completions")
     assert (body["user"], body["temperature"]) == ("Änn", 0.5)
     assert not target.calls("plain")
     assert (access.action, access.retries, stage.executor) == ("bypass", 1, None)
