@@ -49,6 +49,7 @@ class ByteTarget:
     Attributes:
         answer: The ids that it answers every prompt with; END follows, for ever.
         refuses: Asked before each generating call, with its body; a status refuses it.
+        missing: Paths that it does not serve.
         breaks_off: A plain continuation ends without a word after that many tokens; None lets it end well.
         speaks_up: Called with the path of each POST, and awaited before it is answered.
         skips_special: Whether `/detokenize` can leave special tokens out.
@@ -58,6 +59,7 @@ class ByteTarget:
 
     answer: tuple[int, ...] = ()
     refuses: Callable[[Document], int | None] = lambda body: None
+    missing: frozenset[str] = frozenset()
     breaks_off: int | None = None
     speaks_up: Callable[[str], Any] | None = None
     skips_special: bool = False
@@ -88,6 +90,8 @@ class ByteTarget:
                 self.gone.put(path)
             speaking.cancel()
             leaving.cancel()
+        if path in self.missing:
+            return JSONResponse({"error": {"message": "Not Found"}}, 404)
         if path == "/tokenize":
             return JSONResponse({"tokens": self._prompt(body), "count": 0})
         if path == "/detokenize":
@@ -195,7 +199,8 @@ class _Plain:
         }
 
     def _event(self, choices: list[Document], **more: Any) -> str:
-        return f"data: {json.dumps(self._response('chat.completion.chunk', choices) | more)}\n\n"
+        document = self._response("chat.completion.chunk", choices) | more
+        return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
 
     def _response(self, kind: str, choices: list[Document]) -> Document:
         kind = kind if self._chat else "text_completion"
