@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.loop import executor
-from gateway.policy.model import Decision
+from gateway.policy.model import Action, Decision
 from gateway.proxy import dispatch
 from probes.model import Capability, Finding, Support
 from tests.fakes.byte_target import ByteTarget
@@ -51,7 +51,7 @@ def test_a_length_that_only_the_backend_can_judge_is_left_to_it(
 def test_beyond_the_longest_context_the_answer_goes_on_plainly(
     loop: Loop, target: ByteTarget, runner: LoopRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(executor.LONGEST_CONTEXT, "fanout", 8 + 6)  # type: ignore[arg-type]
+    monkeypatch.setattr(executor, "LONGEST_CONTEXT", {"fanout": 8 + 6})
     runner.reset(right_by(target.answer, [3]))
     through, plain = loop.both(stream=True, stream_options={"include_usage": True})
     assert through == plain
@@ -64,7 +64,7 @@ def test_beyond_the_longest_context_the_answer_goes_on_plainly(
 def test_a_prompt_beyond_it_is_not_taken_on(
     loop: Loop, target: ByteTarget, runner: LoopRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(executor.LONGEST_CONTEXT, "fanout", 8)  # type: ignore[arg-type]
+    monkeypatch.setattr(executor, "LONGEST_CONTEXT", {"fanout": 8})
     through, plain = loop.both()
     assert through == plain
     assert loop.records()[1].reason == "context_too_long"
@@ -110,7 +110,7 @@ def test_another_runner_is_asked_where_one_is_away(
 def test_a_control_request_is_no_loops(
     loop: Loop, target: ByteTarget, runner: LoopRunner, decided: Decision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control = replace(decided, action="control", reason="control_block")
+    control = replace(decided, action=Action.CONTROL, reason="control_block")
     monkeypatch.setattr(dispatch, "decide", lambda *_: control)
     loop.ask()
     assert [path for path, _ in target.asked] == ["/v1/chat/completions"]
