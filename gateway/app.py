@@ -38,7 +38,7 @@ from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.runner import TIMEOUT as RUNNER_TIMEOUT
 from gateway.shadow.runner import RunnerClient
-from gateway.shadow.tokenize import BackendTokenizer
+from gateway.shadow.tokenize import Tokenizers
 from gateway.store.retention import Retention
 from gateway.store.store import Store
 from gateway.store.writer import StageWriter
@@ -157,7 +157,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             httpx.AsyncClient(transport=CheckedTransport(resolver), timeout=RUNNER_TIMEOUT, trust_env=False)
         )
         loop_session = await closing.enter_async_context(checked_session(resolver))
-        tokenize = BackendTokenizer(pool)
+        tokenize = Tokenizers(pool)
         feed = ShadowFeed(
             telemetry=telemetry,
             tokenize=tokenize,

@@ -22,11 +22,13 @@ from gateway.loop.writing import Writing
 from gateway.policy.model import Decision, Facts
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import BackendPool
-from gateway.shadow.feed import PROFILE
 from probes.model import Capability
 
 NAME = "gateway_loop"
 """The executor's word in policies, decisions and records."""
+
+PROFILE = "runner"
+"""Whose drafting habits a loop has: the draft runner's own."""
 
 _SHOWS_HALVES = frozenset({EngineKind.EMBEDDED})
 """Engines that show a character which the answer's end left incomplete; vLLM leaves it out."""

@@ -144,7 +144,7 @@ def test_what_the_runner_is_told(loop: Loop, target: ByteTarget, runner: LoopRun
     assert conversation.start == {
         "prompt_ids": [300, *ids_of("Write."), 301],
         "drafter": "ngram",
-        "profile": "embedded",
+        "profile": "runner",
         "k": K,
         "tenant": "anonymous",
         "max_tokens": 11,
