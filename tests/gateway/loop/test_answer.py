@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.byte_target import SPECIAL, ByteTarget, ids_of
 from tests.fakes.loop_runner import LoopRunner
 from tests.fakes.raw_http import Answer, RawClient, ask, post
-from tests.gateway.loop.conftest import K, Loop, events, right_by, said
+from tests.gateway.loop.harness import K, Loop, events, right_by, said
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 ASKED: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from gateway.proxy import dispatch
 from probes.model import Capability, Finding, Support
 from tests.fakes.byte_target import ByteTarget
 from tests.fakes.loop_runner import LoopRunner
-from tests.gateway.loop.conftest import Loop, right_by, said
+from tests.gateway.loop.harness import Loop, right_by, said
 from tests.gateway.proxy.harness import Gateway, backend_at
 
 pytestmark = pytest.mark.parametrize("strategy", ["fanout"], indirect=True)

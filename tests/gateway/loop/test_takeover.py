@@ -9,7 +9,7 @@ import pytest
 from gateway.loop import runner as runner_module
 from tests.fakes.byte_target import SPECIAL, ByteTarget, ids_of
 from tests.fakes.loop_runner import FAULTS, Fault, LoopRunner
-from tests.gateway.loop.conftest import Loop, right_by
+from tests.gateway.loop.harness import Loop, right_by
 
 ANSWER = (*ids_of("日😀 é"), SPECIAL, *ids_of("! STOP, STOP日 so"))
 """Characters of two, three and four bytes, a special token, and stop strings inside words."""
