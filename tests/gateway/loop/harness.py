@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +66,11 @@ class Loop:
         """What the target itself says."""
         return said(ask(self.target_port, _post(fields)))
 
+    def plain_ids(self, **fields: Any) -> tuple[Said, list[int]]:
+        """What the target itself says, in one piece, and its token ids."""
+        answer = ask(self.target_port, _post({**fields, "return_token_ids": True}))
+        return said(answer), json.loads(answer.body)["choices"][0]["token_ids"]
+
     def both(self, **fields: Any) -> tuple[Said, Said]:
         """What the gateway says, and what the target itself does."""
         through, plain = self.both_raw(**fields)
@@ -100,7 +107,7 @@ def said(answer: Answer) -> Said:
     text = choice.get("text", choice.get("message", {}).get("content"))
     return Said(
         answer.status, text or "", choice.get("finish_reason"), choice.get("stop_reason"),
-        document.get("usage"), answer.whole,
+        _counts(document.get("usage")), answer.whole,
     )  # fmt: skip
 
 
@@ -114,7 +121,7 @@ def _streamed(answer: Answer) -> Said:
     documents = events(answer)
     choices = [document["choices"][0] for document in documents if document.get("choices")]
     text = "".join(choice.get("text", choice.get("delta", {}).get("content", "")) for choice in choices)
-    usage = next((document["usage"] for document in documents if "usage" in document), None)
+    usage = next((_counts(document["usage"]) for document in documents if "usage" in document), None)
     whole = answer.whole and answer.body.endswith(b"data: [DONE]\n\n")
     last = choices[-1] if choices else {}
     return Said(answer.status, text, last.get("finish_reason"), last.get("stop_reason"), usage, whole)
@@ -125,3 +132,24 @@ def _post(fields: dict[str, Any]) -> bytes:
     prompt = {} if "prompt" in fields else {"messages": [{"role": "user", "content": "Write."}]}
     body = {"model": "m1", "max_tokens": 40, "temperature": 0, **prompt, **fields}
     return post(json.dumps(body).encode(), path=path)
+
+
+def outline(answer: Answer) -> list[Any]:
+    """The documents without what may differ between two servers that say the same.
+
+    Chunks that then repeat the one before are left out, as a text may come in one piece or several.
+    """
+    documents = events(answer) if answer.body.startswith(b"data: ") else [json.loads(answer.body)]
+    texts = [json.dumps(_without_accounts(document)) for document in documents]
+    without_text = [re.sub(r'"(content|text)": "[^"]*"', r'"\1": ""', text) for text in texts]
+    return [json.loads(text) for text, _ in itertools.groupby(without_text)]
+
+
+def _without_accounts(document: Any) -> Any:
+    kept = {name: value for name, value in document.items() if name not in ("id", "created", "metrics")}
+    return kept | ({"usage": _counts(document["usage"])} if "usage" in document else {})
+
+
+def _counts(usage: Any) -> Any:
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: usage[name] for name in names} if usage else usage
