@@ -292,6 +292,7 @@ class Decision:
         rule: The rule that decided; `default` when none matched.
         drafter: The chosen drafter's name; None without one.
         executor: Set for speculate and control.
+        strategy: How the target is made to verify, for the executor that drives it from outside.
         k: Draft tokens per step.
         trail: One line per rule considered, in order.
     """
@@ -302,6 +303,7 @@ class Decision:
     reason: str | None = None
     drafter: str | None = None
     executor: str | None = None
+    strategy: str | None = None
     k: int | None = None
     max_tokens_per_minute: int | None = None
     trail: tuple[str, ...] = ()
