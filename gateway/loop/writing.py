@@ -66,6 +66,8 @@ class Writing:
         finished = emissions[-1].finished
         if finished and self._text.matched is None:
             shown += await self._text.finish()
+        if self._text.matched is not None:
+            self.close()  # the target need not know more of it
         reason = "stop" if self._text.matched is not None else finished
         self._count(self._text, ended=reason is not None)
         self.counts.why_plain = self._generation.why_plain
