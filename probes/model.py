@@ -18,6 +18,10 @@ class Capability(StrEnum):
     RETURNED_TOKEN_IDS = "returned_token_ids"
     LOGPROBS = "logprobs"
     TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    SCORED = "scored"
+    INDEPENDENT_DRAWS = "independent_draws"
+    NEUTRAL_DEFAULTS = "neutral_defaults"
     IN_ENGINE = "in_engine"
 
 

@@ -16,7 +16,10 @@ class Prediction:
 
 
 def predicted_multiplier(
-    decode_tokens: int, passes_by_drafts: Mapping[int, int], pass_seconds: Mapping[int, float]
+    decode_tokens: int,
+    passes_by_drafts: Mapping[int, int],
+    pass_seconds: Mapping[int, float],
+    plain_seconds: float | None = None,
 ) -> Prediction:
     """Plain decode time over speculated decode time for the same tokens.
 
@@ -25,6 +28,8 @@ def predicted_multiplier(
         passes_by_drafts: Drafts in a pass to how many such passes the speculated answer takes.
         pass_seconds: Tokens fed in a pass (1 + drafts) to its measured seconds, drafting and round
             trip included. Widths between two measured ones are interpolated; others are refused.
+        plain_seconds: Seconds of a plain pass, where it is another call than a pass without drafts;
+            None: it is the same.
     """
     if decode_tokens <= 0 or not any(passes_by_drafts.values()):
         return Prediction(None, "no decode pass was replayed")
@@ -40,7 +45,21 @@ def predicted_multiplier(
     speculated = sum(
         passes * _seconds(1 + drafts, pass_seconds) for drafts, passes in passes_by_drafts.items() if passes
     )
-    return Prediction(decode_tokens * _seconds(1, pass_seconds) / speculated)
+    plain = _seconds(1, pass_seconds) if plain_seconds is None else plain_seconds
+    return Prediction(decode_tokens * plain / speculated)
+
+
+def best_multiplier(k: int, pass_seconds: Mapping[int, float], plain_seconds: float) -> float:
+    """The multiplier of an answer whose every draft is accepted, at the length of up to `k` that pays most.
+
+    No replay can predict more.
+
+    Args:
+        k: Most drafts in a pass; 1 + k is within the measured widths.
+        pass_seconds: As for `predicted_multiplier`, from width 1 on.
+        plain_seconds: Seconds of a plain pass.
+    """
+    return max(width * plain_seconds / _seconds(width, pass_seconds) for width in range(1, k + 2))
 
 
 def _within(width: int, pass_seconds: Mapping[int, float]) -> bool:

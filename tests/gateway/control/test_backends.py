@@ -32,7 +32,13 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
             {"capability": "in_engine", "support": "yes", "evidence": "3 steps reported", "value": None}
         ],
         "executors": [
-            {"name": "in_engine", "possible": True, "sentence": "in_engine is possible (3 steps reported)."}
+            {"name": "in_engine", "possible": True, "sentence": "in_engine is possible (3 steps reported)."},
+            {
+                "name": "gateway_loop",
+                "possible": False,
+                "sentence": "gateway_loop is not possible yet: the finding streaming is unknown; "
+                "run `ace backends probe a` once the server answers.",
+            },
         ],
         "probed_at": control.clock.now,
     }
