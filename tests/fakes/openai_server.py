@@ -1,11 +1,13 @@
 """A scripted OpenAI-compatible server whose every capability can be taken away. Serve `app` with `served`.
 
-Its "model" is greedy and continues a text as it went on before, so repetitive prompts can be drafted for.
+Its "model" is greedy unless asked otherwise and continues a text as it went on before, so repetitive prompts
+can be drafted for. A penalty makes it go on with something new; draws are keyed by seed and position.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +33,11 @@ EVERYTHING = frozenset(
         "logprobs",
         "tokenize",
         "tokenize_chat",
+        "detokenize",
+        "scored",
+        "independent_draws",
+        "neutral_defaults",
+        "penalties",
         "in_engine",
     }
 )
@@ -76,7 +83,8 @@ class OpenAIServer:
 
     @property
     def app(self) -> Starlette:
-        routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions", "/tokenize"]
+        routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions"]
+        routes += ["/tokenize", "/detokenize"]
         return Starlette(routes=[Route(path, self._answer, methods=["GET", "POST"]) for path in routes])
 
     def ids_of(self, text: str) -> list[int]:
@@ -107,6 +115,8 @@ class OpenAIServer:
         self.asked.append((path, body))
         if path == "/tokenize":
             return self._tokenize(body)
+        if path == "/detokenize":
+            return self._detokenize(body)
         return self._generate(path, body)
 
     def _tokenize(self, body: Document) -> Response:
@@ -115,6 +125,11 @@ class OpenAIServer:
             return _error(404 if wanted == "tokenize" else 400, "Not Found")
         ids = self._chat_ids(body) if "messages" in body else self.ids_of(body["prompt"])
         return JSONResponse({"count": len(ids), "max_model_len": 4096, "tokens": ids})
+
+    def _detokenize(self, body: Document) -> Response:
+        if "detokenize" not in self.can:
+            return _error(404, "Not Found")
+        return JSONResponse({"prompt": self.text_of(body["tokens"])})
 
     def _generate(self, path: str, body: Document) -> Response:
         chat = path == "/v1/chat/completions"
@@ -143,7 +158,7 @@ class OpenAIServer:
         return [1, *(token for message in body["messages"] for token in self.ids_of(message["content"])), 2]
 
     def _answer_to(self, body: Document, chat: bool, prompts: list[list[int]]) -> Document:
-        written = [_continued(prompt, body["max_tokens"]) for prompt in prompts]
+        written = [self._continued(body, prompt) for prompt in prompts]
         count = sum(len(ids) for ids in written)
         self.generated += count
         answer: Document = {
@@ -151,6 +166,9 @@ class OpenAIServer:
             "usage": {"prompt_tokens": sum(map(len, prompts)), "completion_tokens": count},
             "metrics": {"speculative_decoding": self._speculation(body, prompts[0], written[0])},
         }
+        draft = body.get("vllm_xargs", {}).get("ace_score")
+        if draft is not None and "scored" in self.can:
+            answer["ace_score"] = self._score(body, prompts[0], draft)
         if body.get("return_token_ids") and "return_token_ids" in self.can:
             for place, choice in enumerate(answer["choices"]):
                 choice["token_ids"] = written[place]
@@ -169,6 +187,33 @@ class OpenAIServer:
             chat_form = {"content": [{"token": "t", "logprob": number} for number in numbers]}
             choice["logprobs"] = chat_form if chat else {"token_logprobs": numbers}
         return choice
+
+    def _score(self, body: Document, prompt: list[int], draft: int) -> Document:
+        contexts = [prompt[: len(prompt) - draft + taken] for taken in range(draft + 1)]
+        return {"choices": [self._next(body, ids) for ids in contexts], "ends": [False for _ in contexts]}
+
+    def _continued(self, body: Document, prompt: list[int]) -> list[int]:
+        context = [*prompt]
+        for _ in range(body["max_tokens"]):
+            context.append(self._next(body, context))
+        return context[len(prompt) :]
+
+    def _next(self, body: Document, context: list[int]) -> int:
+        """Goes on as the text went on where its last token stood before; otherwise with something new."""
+        if body.get("temperature", 0) > 0:
+            return self._draw(body.get("seed"), len(context))
+        earlier = [place for place, token in enumerate(context[:-1]) if token == context[-1]]
+        copies = earlier and not self._penalised(body)
+        return context[earlier[-1] + 1] if copies else 100 + len(context)
+
+    def _draw(self, seed: int | None, position: int) -> int:
+        if seed is None:
+            seed = random.getrandbits(32) if "independent_draws" in self.can else 0
+        return random.Random(f"{seed} {position}").randrange(2000, 1_000_000)
+
+    def _penalised(self, body: Document) -> bool:
+        default = 1.0 if "neutral_defaults" in self.can else 1.1
+        return (body.get("repetition_penalty", default) if "penalties" in self.can else default) != 1
 
     def _speculation(self, body: Document, prompt: list[int], written: list[int]) -> Document | None:
         words = body.get("vllm_xargs", {}) if "in_engine" in self.can else {}
@@ -197,15 +242,6 @@ class OpenAIServer:
         if body.get("stream_options", {}).get("include_usage") and "stream_usage" in self.can:
             yield _event({"choices": [], "usage": answer["usage"], "metrics": answer["metrics"]})
         yield "data: [DONE]\n\n"
-
-
-def _continued(prompt: list[int], tokens: int) -> list[int]:
-    """Goes on as the text went on where its last token stood before; otherwise with something new."""
-    context = [*prompt]
-    for _ in range(tokens):
-        earlier = [place for place, token in enumerate(context[:-1]) if token == context[-1]]
-        context.append(context[earlier[-1] + 1] if earlier else 100 + len(context))
-    return context[len(prompt) :]
 
 
 def _event(document: Document) -> str:
