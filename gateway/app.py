@@ -27,6 +27,8 @@ from gateway.fleet.runners import Runners
 from gateway.fleet.transport import CheckedTransport
 from gateway.fleet.urls import CheckedResolver
 from gateway.keys import KeyRing, RunnerGate, open_runner_token
+from gateway.loop.executor import LoopExecutor
+from gateway.loop.runner import LoopRunners
 from gateway.policy.watch import PolicyHolder
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
@@ -154,20 +156,31 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         to_runners = await closing.enter_async_context(
             httpx.AsyncClient(transport=CheckedTransport(resolver), timeout=RUNNER_TIMEOUT, trust_env=False)
         )
+        loop_session = await closing.enter_async_context(checked_session(resolver))
+        tokenize = BackendTokenizer(pool)
         feed = ShadowFeed(
             telemetry=telemetry,
-            tokenize=BackendTokenizer(pool),
+            tokenize=tokenize,
             runner=RunnerClient(
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
             limits=ShadowLimits(max_answers=settings.shadow_queue),
             clock=time.monotonic,
         )
+        loop = LoopExecutor(
+            pool=pool,
+            tokenize=tokenize,
+            runners=LoopRunners(session=loop_session, runners=runners.live, token=runner_token),
+            plain_seconds=lambda *_: None,
+            now=time.time,
+            timer=time.perf_counter,
+        )
         data = DataPlane(
             policy=policy,
             fleet=registry.snapshot,
             identify=keys.identify,
             pool=pool,
+            loop=loop,
             telemetry=telemetry,
             feed=feed,
             book=MultiplierBook(),

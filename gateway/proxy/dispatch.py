@@ -15,12 +15,15 @@ from gateway.errors import (
     UnknownModel,
 )
 from gateway.fleet.model import Backend, BackendState, FleetSnapshot
+from gateway.loop.errors import GoPlain, WhyPlain
+from gateway.loop.executor import NAME as GATEWAY_LOOP
+from gateway.loop.executor import LoopExecutor
 from gateway.policy.decide import decide
 from gateway.policy.model import Action, Decision, Facts
 from gateway.proxy.exchange import Attempt, Exchange
 from gateway.proxy.headers import to_backend
 from gateway.proxy.retry_budget import RetryBudget
-from gateway.proxy.upstream import BackendPool, Call, Reply
+from gateway.proxy.upstream import Answer, BackendPool, Call
 
 _BUSY = frozenset({429, 503})
 """Answers that say the request was not run."""
@@ -33,6 +36,7 @@ class Dispatcher:
 
     Args:
         pool: Connections.
+        loop: Carries out `gateway_loop`.
         budget: Retries that are left.
         report_unreachable: Told a backend's name and why it could not be reached.
         now: Unix time.
@@ -42,16 +46,18 @@ class Dispatcher:
         self,
         *,
         pool: BackendPool,
+        loop: LoopExecutor,
         budget: RetryBudget,
         report_unreachable: Callable[[str, str], None],
         now: Callable[[], float],
     ) -> None:
         self._pool = pool
+        self._loop = loop
         self._budget = budget
         self._report_unreachable = report_unreachable
         self._now = now
 
-    async def open(self, exchange: Exchange, backends: tuple[Backend, ...]) -> Reply:
+    async def open(self, exchange: Exchange, backends: tuple[Backend, ...]) -> Answer:
         """The answer's head, from the first of `backends` that gives one. `exchange` tells which it was.
 
         Args:
@@ -94,22 +100,33 @@ class Dispatcher:
         decision = decide(exchange.policy.policy, exchange.request.facts, backend, self._now())
         return exchange.plan(decision, backend)
 
-    async def _ask(self, exchange: Exchange, attempt: Attempt, *, fresh: bool) -> Reply:
+    async def _ask(self, exchange: Exchange, attempt: Attempt, *, fresh: bool) -> Answer:
         if exchange.access.overhead_s is None:
             exchange.access.overhead_s = exchange.since_read()
+        if (attempt.decision.executor, attempt.decision.action) == (GATEWAY_LOOP, Action.SPECULATE):
+            return await self._ask_in_a_loop(exchange, attempt)
         attempt.reply = await self._pool.open(attempt.backend, _call(exchange, attempt), fresh=fresh)
         if not (attempt.spelling.edited and attempt.reply.status in _EDIT_REFUSED):
             return attempt.reply
         attempt.reply.close()
-        exchange.access.retries += 1
-        return await self._ask_plainly(exchange, attempt)
+        refusal = GoPlain(WhyPlain.EXECUTOR_FAILED, "the engine refused the request as it was edited")
+        return await self._ask_plainly(exchange, attempt, refusal)
 
-    async def _ask_plainly(self, exchange: Exchange, refused: Attempt) -> Reply:
-        plain = exchange.plan(_bypass(refused.decision, "executor_failed"), refused.backend)
+    async def _ask_in_a_loop(self, exchange: Exchange, attempt: Attempt) -> Answer:
+        try:
+            attempt.reply = await self._loop.open(exchange.request, attempt.decision, attempt.backend)
+        except GoPlain as stopped:
+            return await self._ask_plainly(exchange, attempt, stopped)
+        return attempt.reply
+
+    async def _ask_plainly(self, exchange: Exchange, tried: Attempt, why: GoPlain) -> Answer:
+        """The answer to the client's own request, after speculation came to nothing."""
+        exchange.access.retries += 1
+        plain = exchange.plan(_bypass(tried.decision, why.reason, why), tried.backend)
         plain.reply = await self._pool.open(plain.backend, _call(exchange, plain), fresh=True)
         if plain.reply.status >= 400:
-            # So it was not our edit: the client's request is at fault, or the backend.
-            plain.decision = _bypass(refused.decision, "backend_error")
+            # So it was not our doing: the client's request is at fault, or the backend.
+            plain.decision = _bypass(tried.decision, "backend_error", why)
         return plain.reply
 
 
@@ -137,10 +154,15 @@ def fleet_models(fleet: FleetSnapshot) -> tuple[str, ...]:
     return tuple(sorted({model for backend in fleet.backends for model in backend.models}))
 
 
-def _bypass(decision: Decision, reason: str) -> Decision:
-    line = f"{decision.rule}: the engine refused the request as it was edited, so it was sent as it came"
+def _bypass(decision: Decision, reason: str, why: GoPlain) -> Decision:
+    line = f"{decision.rule}: {why}, so the request was sent as it came"
     return replace(
-        decision, action=Action.BYPASS, reason=reason, executor=None, trail=(*decision.trail, line)
+        decision,
+        action=Action.BYPASS,
+        reason=str(reason),
+        executor=None,
+        strategy=None,
+        trail=(*decision.trail, line),
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.fleet.model import Backend
+from gateway.loop.answer import LoopAnswer
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Decision
 from gateway.proxy.dialects import DIALECTS, Spelling
 from gateway.proxy.intake import InferenceRequest
-from gateway.proxy.upstream import Reply
+from gateway.proxy.upstream import Answer
 from gateway.proxy.witness import Bystander, Witness, witness_for
 from gateway.telemetry.record import AccessRecord
 
@@ -22,7 +23,7 @@ class Attempt:
     backend: Backend
     decision: Decision
     spelling: Spelling
-    reply: Reply | None = None
+    reply: Answer | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,9 +57,11 @@ class Exchange:
         self.access.action = str(decision.action)
         return self.attempt
 
-    def call_witness(self, reply: Reply, limit: int) -> Witness:
+    def call_witness(self, reply: Answer, limit: int) -> Witness:
         """The witness that the latest attempt's action needs for its answer."""
-        if self.attempt is not None:
+        if isinstance(reply, LoopAnswer):
+            self.witness = reply.counts
+        elif self.attempt is not None:
             spelling = self.attempt.spelling
             self.witness = witness_for(
                 self.attempt.decision, reply, hides_usage=spelling.hides_usage, limit=limit

@@ -13,6 +13,7 @@ from typing import Protocol
 from gateway.errors import GatewayError
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.fleet.model import FleetSnapshot
+from gateway.loop.executor import LoopExecutor
 from gateway.policy.load import LoadedPolicy
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.client import Client
@@ -84,6 +85,7 @@ class DataPlane:
         fleet: The current snapshot.
         identify: Authorization header to tenant; raises InvalidKey.
         pool: Connections to backends.
+        loop: Carries out `gateway_loop`.
         telemetry: Takes an access record for each request, and a stage record for each in mode prod.
         feed: Takes the finished answer of each request in mode shadow.
         book: Speeds of speculated and control requests.
@@ -101,6 +103,7 @@ class DataPlane:
         fleet: Callable[[], FleetSnapshot],
         identify: Callable[[bytes | None], str],
         pool: BackendPool,
+        loop: LoopExecutor,
         telemetry: RecordSink,
         feed: Feed,
         book: MultiplierBook,
@@ -118,7 +121,7 @@ class DataPlane:
         self._clock = clock
         self._timer = timer
         self._dispatcher = Dispatcher(
-            pool=pool, budget=retries, report_unreachable=report_unreachable, now=clock
+            pool=pool, loop=loop, budget=retries, report_unreachable=report_unreachable, now=clock
         )
         self._stages = Stages(sink=telemetry, feed=feed, book=book, now=clock)
 

@@ -9,7 +9,7 @@ import orjson
 from gateway.errors import BackendBrokeOff, BackendError
 from gateway.proxy.client import Client
 from gateway.proxy.headers import first, to_client
-from gateway.proxy.upstream import Reply
+from gateway.proxy.upstream import Answer
 from gateway.proxy.witness import Witness
 
 COMPLETED = "completed"
@@ -22,7 +22,7 @@ _EVENT_ENDS = (b"\n\n", b"\r\r", b"\n\r\n")
 _LINE_ENDS = (b"\n", b"\r")
 
 
-async def relay(reply: Reply, client: Client, witness: Witness, *, request_id: str) -> str:
+async def relay(reply: Answer, client: Client, witness: Witness, *, request_id: str) -> str:
     """Copy the answer as it arrives, undecoded.
 
     Args:

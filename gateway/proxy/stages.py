@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gateway.evidence.engine_metrics import EngineNumbers, read_engine_metrics
 from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook, temperature_band
+from gateway.loop.counts import LoopCounts
 from gateway.policy.decide import decide
 from gateway.policy.model import Action, Mode
 from gateway.proxy.exchange import Attempt, Exchange
@@ -77,10 +78,10 @@ class Stages:
             rule=decision.rule,
             tenant=facts.tenant,
             workload=str(facts.workload),
-            reason=decision.reason or measured.why_not,
+            reason=decision.reason or measured.why_not or measured.why_plain,
             drafter=decision.drafter,
             executor=decision.executor,
-            source=None if numbers.completion_tokens is None else "engine",
+            source=measured.source if numbers.completion_tokens is not None else None,
             profile=measured.profile,
             k=decision.k,
             passes=numbers.passes,
@@ -127,17 +128,29 @@ class Stages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """What the engine said of an answer, and why that is not everything."""
+    """What was counted of an answer, and why that is not everything.
+
+    Attributes:
+        source: Who counted.
+        why_not: What is missing, so that its speed is not comparable.
+        why_plain: Why speculation ended before the answer did; its speed is what speculation came to.
+    """
 
     numbers: EngineNumbers = field(default_factory=EngineNumbers)
+    source: str = "engine"
     profile: str | None = None
     why_not: str | None = None
+    why_plain: str | None = None
 
 
 def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
     if failure := _failure(exchange, attempt):
         return _Measured(why_not=failure)
     witness = exchange.witness
+    if isinstance(witness, LoopCounts):
+        return _Measured(
+            numbers=witness.numbers, source="loop", profile=witness.profile, why_plain=witness.why_plain
+        )
     if not isinstance(witness, BodyMeter | StreamMeter):
         return _Measured(why_not="encoded_answer")
     numbers = read_engine_metrics(witness.usage, witness.metrics)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -49,6 +50,36 @@ class Call:
     target: str
     headers: Sequence[tuple[str, str]] = field(repr=False)
     body: bytes = field(repr=False)
+
+
+class Answer(Protocol):
+    """What a client is to get: a head, and a body that is still to come."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> RawHeaders:
+        """In order."""
+        ...
+
+    def header(self, name: bytes) -> str:
+        """The first value of the header called `name` (lower case); empty without one."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes.
+
+        Raises:
+            BackendError: It ends before its time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of it, ended or not."""
+        ...
 
 
 class Reply:

@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.evidence.sse import SseEvent, SseParser
 from gateway.policy.model import Action, Decision
 from gateway.proxy.json_text import read_json
-from gateway.proxy.upstream import Reply
+from gateway.proxy.upstream import Answer
 
 
 class Witness(Protocol):
@@ -150,7 +150,7 @@ class StreamMeter:
         return True
 
 
-def witness_for(decision: Decision, reply: Reply, *, hides_usage: bool, limit: int) -> Witness:
+def witness_for(decision: Decision, reply: Answer, *, hides_usage: bool, limit: int) -> Witness:
     """The witness that an action needs for this answer."""
     if decision.action is Action.WOULD_SPECULATE:
         return Tee(limit)

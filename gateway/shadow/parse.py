@@ -9,19 +9,10 @@ from typing import Any
 import orjson
 
 from gateway.evidence.engine_metrics import EngineNumbers, read_engine_metrics
+from gateway.evidence.prompts import NoPromptIds, Prompt, read_prompt, text_payload
 from gateway.evidence.sse import SseParser
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.reasons import Skipped, SkipReason
-
-_CHAT_TEMPLATE_FIELDS = (
-    "add_generation_prompt",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "tools",
-)
-"""Request fields that change the prompt's ids and that `/tokenize` takes too."""
 
 _COMPLETE = frozenset({"stop", "length"})
 _TOOL_CALLS = frozenset({"tool_calls", "function_call"})
@@ -65,11 +56,11 @@ def read_answer(answer: FinishedAnswer) -> ReadAnswer:
     numbers = read_engine_metrics(reply.usage, reply.metrics)
     if numbers.prompt_tokens is None or numbers.completion_tokens is None:
         raise Skipped(SkipReason.NO_USAGE)
-    prompt_ids, prompt_payload = _prompt(answer.facts.endpoint, request)
+    prompt = _prompt(answer.facts.endpoint, request)
     return ReadAnswer(
-        prompt_ids=prompt_ids,
-        prompt_payload=prompt_payload,
-        text_payload=_text_payload(request, text) if text else None,
+        prompt_ids=prompt.ids,
+        prompt_payload=prompt.payload,
+        text_payload=text_payload(request, text) if text else None,
         may_end_unseen=reply.finish_reason == "stop",
         prompt_tokens=numbers.prompt_tokens,
         completion_tokens=numbers.completion_tokens,
@@ -177,44 +168,8 @@ def _json(text: bytes) -> Mapping[str, Any]:
     return value
 
 
-def _prompt(endpoint: str, request: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, Mapping[str, Any]]:
-    """The prompt as ids, or as a question to `/tokenize`."""
-    if endpoint == "chat":
-        return None, _chat_payload(request)
-    if endpoint != "completions":
-        raise Skipped(SkipReason.IDS_NOT_RECOVERABLE)
-    prompt = request.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, list) and prompt and all(_is_id(token) for token in prompt):
-        return tuple(prompt), {}
-    if not isinstance(prompt, str):
-        raise Skipped(SkipReason.IDS_NOT_RECOVERABLE)
-    return None, _text_payload(request, prompt, add_special_tokens=request.get("add_special_tokens", True))
-
-
-def _text_payload(
-    request: Mapping[str, Any], text: str, *, add_special_tokens: object = False
-) -> Mapping[str, Any]:
-    return {"model": request.get("model"), "prompt": text, "add_special_tokens": add_special_tokens}
-
-
-def _chat_payload(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not all(_is_text(message) for message in messages):
-        raise Skipped(SkipReason.IDS_NOT_RECOVERABLE)
-    template = {name: request[name] for name in _CHAT_TEMPLATE_FIELDS if name in request}
-    return {"model": request.get("model"), "messages": messages, "add_generation_prompt": True} | template
-
-
-def _is_text(message: object) -> bool:
-    """Images and sounds become ids that `/tokenize` cannot be relied on to give."""
-    if not isinstance(message, dict):
-        return False
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _prompt(endpoint: str, request: Mapping[str, Any]) -> Prompt:
+    try:
+        return read_prompt(endpoint, request)
+    except NoPromptIds:
+        raise Skipped(SkipReason.IDS_NOT_RECOVERABLE) from None

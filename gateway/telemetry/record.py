@@ -49,9 +49,10 @@ class StageRecord:
 
     Attributes:
         action: would_speculate, skip, speculate, control or bypass.
-        reason: Why it was skipped, bypassed or control; None otherwise.
+        reason: Why it was skipped, bypassed or control, or why speculation ended within the answer; None
+            otherwise.
         executor: How prod was carried out; None in shadow.
-        source: `engine` or `replay`: who counted.
+        source: `engine`, `replay` or `loop`: who counted.
         profile: The engine whose habits the counts follow.
         passes: Decode forwards of the target. steps: those that verified at least one draft.
         accepted_by_position: i-th entry = steps that accepted at least i+1 drafts.

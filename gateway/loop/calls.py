@@ -1,0 +1,103 @@
+"""The small JSON calls that a loop makes of its backend, over the data plane's connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from gateway.errors import BackendError, BackendHungUp
+from gateway.fleet.model import Backend
+from gateway.proxy.upstream import BackendPool, Call, Reply
+
+MAX_ANSWER_BYTES = 16 * 2**20
+"""Room for the prompt ids that some servers repeat beside each of seventeen choices."""
+
+_HEADERS = (
+    ("content-type", "application/json"),
+    ("accept", "application/json"),
+    ("accept-encoding", "identity"),
+)
+
+
+async def open_call(
+    pool: BackendPool, backend: Backend, path: str, asked: Mapping[str, Any], *, fresh: bool = False
+) -> Reply:
+    """The head of a POST's answer, which is HTTP 200. The caller closes it.
+
+    A kept connection that closes without a byte is replaced once: the call cannot have run.
+
+    Args:
+        pool: Connections; adds the backend's own key.
+        backend: Where to.
+        path: Below the backend's URL.
+        asked: The body.
+        fresh: On a connection of its own.
+
+    Raises:
+        BackendError: It could not be asked, or answered with another status.
+    """
+    call = Call(method="POST", target=path, headers=_HEADERS, body=orjson.dumps(asked))
+    try:
+        reply = await pool.open(backend, call, fresh=fresh)
+    except BackendHungUp:
+        reply = await pool.open(backend, call, fresh=True)
+    if reply.status == 200:
+        return reply
+    reply.close()
+    raise BackendError(f"Backend {backend.name!r} answered HTTP {reply.status} to {path}.")
+
+
+async def ask_json(
+    pool: BackendPool, backend: Backend, path: str, asked: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The JSON object that a POST is answered with.
+
+    Raises:
+        BackendError: It could not be asked, or answered with something else.
+    """
+    reply = await open_call(pool, backend, path, asked)
+    body = bytearray()
+    try:
+        async for chunk in reply.chunks():
+            body += chunk
+            if len(body) > MAX_ANSWER_BYTES:
+                raise BackendError(
+                    f"Backend {backend.name!r} answered {path} with more than {MAX_ANSWER_BYTES} bytes."
+                )
+    finally:
+        reply.close()
+    return _object(bytes(body), backend, path)
+
+
+async def detokenize(pool: BackendPool, backend: Backend, model: str, ids: Sequence[int]) -> str:
+    """The text of `ids`; special tokens are left out by servers that can.
+
+    Raises:
+        BackendError: The backend could not be asked, or gave no text.
+    """
+    if not ids:
+        return ""
+    asked = {"model": model, "tokens": ids, "skip_special_tokens": True}
+    text = (await ask_json(pool, backend, "/detokenize", asked)).get("prompt")
+    if not isinstance(text, str):
+        raise BackendError(f"Backend {backend.name!r} answered /detokenize without a text.")
+    return text
+
+
+def _object(body: bytes, backend: Backend, path: str) -> Mapping[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise BackendError(f"Backend {backend.name!r} answered {path} with something that is no JSON object.")
+    return answer
+
+
+def ids_in(value: object) -> tuple[int, ...] | None:
+    """The token ids of a JSON list; None for anything else."""
+    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
+        return None
+    return tuple(value)
