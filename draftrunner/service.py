@@ -1,21 +1,13 @@
-"""The draft runner's HTTP front: replays finished answers for a gateway, and stays joined to it.
-
-ServiceError                    answered in OpenAI's error shape
-├── InvalidRequest         400
-├── Unauthorised           401
-├── RequestTooLarge        413
-└── Busy                   503  with Retry-After
-"""
+"""The draft runner's HTTP front: replays answers, drafts for running ones, and stays joined to a gateway."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import importlib.metadata
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
@@ -29,9 +21,21 @@ from starlette.requests import ClientDisconnect
 from draftrunner.drafters import Drafters, make_drafters
 from draftrunner.join import joined
 from draftrunner.listening import listen, own_url
+from draftrunner.loop_service import IDLE_S, LOOPS_AT_ONCE, LoopRoute
 from draftrunner.model import MAX_LOOKAHEAD
 from draftrunner.profiles import PROFILES
 from draftrunner.replay import UNKNOWN_ID, Replayed, replay
+from draftrunner.requests import (
+    InvalidRequest,
+    Lookahead,
+    RequestTooLarge,
+    ServiceError,
+    Slots,
+    TokenId,
+    check_bearer,
+    check_known,
+    complaints,
+)
 
 MAX_IDS = 131_072
 """Most prompt and answer ids, together, in one replay."""
@@ -45,59 +49,7 @@ REPLAYS_AT_ONCE = 2
 logger = logging.getLogger(__name__)
 
 
-class ServiceError(Exception):
-    """Base of the tree.
-
-    Attributes:
-        status: HTTP status of the answer.
-        code: Machine-readable name.
-        kind: OpenAI's `error.type`.
-        headers: Extra response headers.
-    """
-
-    status, code, kind = 500, "internal_error", "server_error"
-    headers: Mapping[str, str] = {}
-
-
-class InvalidRequest(ServiceError):
-    """The body is not what the route takes; the message says where and what is allowed."""
-
-    status, code, kind = 400, "invalid_request", "invalid_request_error"
-
-
-class Unauthorised(ServiceError):
-    """No runner token, or another one."""
-
-    status, code, kind = 401, "invalid_runner_token", "authentication_error"
-    headers: Mapping[str, str] = {"www-authenticate": "Bearer"}
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Send `Authorization: Bearer TOKEN` with the token that this runner was started with."
-        )
-
-
-class RequestTooLarge(ServiceError):
-    """More bytes or ids than one replay may hold."""
-
-    status, code, kind = 413, "request_too_large", "invalid_request_error"
-
-
-class Busy(ServiceError):
-    """As many replays are running as may."""
-
-    status, code = 503, "runner_busy"
-    headers: Mapping[str, str] = {"retry-after": "1"}
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"This runner replays {limit} answers at once, and is doing so. Try again in a second."
-        )
-
-
-TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 AnswerId = Annotated[int, Field(strict=True, ge=UNKNOWN_ID, lt=2**31)]
-Lookahead = Annotated[int, Field(strict=True, ge=1, le=MAX_LOOKAHEAD)]
 
 
 class ReplayRequest(BaseModel):
@@ -113,25 +65,6 @@ class ReplayRequest(BaseModel):
     ks: Annotated[list[Lookahead], FailFast(), Field(min_length=1, max_length=MAX_LOOKAHEAD)]
 
 
-class Slots:
-    """Counts what runs at once."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold a slot for the enclosed block, or raise Busy at once."""
-        if self._taken >= self._limit:
-            raise Busy(self._limit)
-        self._taken += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
-
-
 def create_app(
     *,
     token: str,
@@ -139,6 +72,8 @@ def create_app(
     drafters: Drafters,
     background: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     replays_at_once: int = REPLAYS_AT_ONCE,
+    loops_at_once: int = LOOPS_AT_ONCE,
+    loop_idle_s: float = IDLE_S,
 ) -> fastapi.FastAPI:
     """Make the service as an ASGI app.
 
@@ -148,6 +83,8 @@ def create_app(
         drafters: What can be drafted with.
         background: Entered when the app starts and left when it stops.
         replays_at_once: Further replays are answered 503.
+        loops_at_once: Further loops are closed at once.
+        loop_idle_s: Seconds after which a loop whose gateway says nothing is closed.
     """
     app = fastapi.FastAPI(
         openapi_url=None,
@@ -158,7 +95,7 @@ def create_app(
             Exception: _answer_bug,
         },
     )
-    slots = Slots(replays_at_once)
+    slots = Slots("replays", replays_at_once)
     authorised = [fastapi.Depends(_bearer_check(token))]
 
     @app.get("/healthz")
@@ -181,6 +118,8 @@ def create_app(
             content = await asyncio.to_thread(replay_body, body, drafters)
         return fastapi.Response(content, media_type="application/json")
 
+    loops = LoopRoute(token=token, drafters=drafters, loops_at_once=loops_at_once, idle_s=loop_idle_s)
+    app.websocket("/v1/loop")(loops.serve)
     return app
 
 
@@ -237,17 +176,17 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
             log_level="warning",
             timeout_keep_alive=60,
             timeout_graceful_shutdown=5,
+            ws="wsproto",
+            ws_max_size=MAX_BODY_BYTES,
+            # Loops have a time limit of their own, and a gateway that waits for its target answers no ping.
+            ws_ping_interval=None,
         )
         uvicorn.Server(config).run(sockets=[listener])
 
 
 def _bearer_check(token: str) -> Callable[[fastapi.Request], Awaitable[None]]:
-    expected = f"Bearer {token}".encode()
-
     async def check(request: fastapi.Request) -> None:
-        sent = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(sent, expected):
-            raise Unauthorised
+        check_bearer(request, token)
 
     return check
 
@@ -270,7 +209,7 @@ def _parsed(body: bytes, drafters: Drafters) -> ReplayRequest:
     try:
         asked = ReplayRequest.model_validate_json(body)
     except ValidationError as error:
-        raise InvalidRequest(_complaints(error)) from None
+        raise InvalidRequest(complaints(error)) from None
     ids = len(asked.prompt_ids) + len(asked.answer_ids)
     if ids > MAX_IDS:
         raise RequestTooLarge(
@@ -281,23 +220,9 @@ def _parsed(body: bytes, drafters: Drafters) -> ReplayRequest:
             f"answer_ids.{asked.answer_ids.index(UNKNOWN_ID)}: {UNKNOWN_ID} stands for an unknown id and may "
             "only be the last, because a drafter continues from those before it."
         )
-    _check_known("drafter", asked.drafter, drafters)
-    _check_known("profile", asked.profile, PROFILES)
+    check_known("drafter", asked.drafter, drafters)
+    check_known("profile", asked.profile, PROFILES)
     return asked
-
-
-def _complaints(error: ValidationError) -> str:
-    """What is wrong where, without the values sent; cut short, as unknown fields may be many and long."""
-    complaints = "; ".join(
-        f"{'.'.join(map(str, complaint['loc'])) or 'body'}: {complaint['msg']}"
-        for complaint in error.errors(include_url=False, include_context=False, include_input=False)
-    )
-    return complaints[:1000]
-
-
-def _check_known(field: str, name: str, table: Mapping[str, object]) -> None:
-    if name not in table:
-        raise InvalidRequest(f"{field}: {name[:100]!r} is not known. Allowed: {', '.join(sorted(table))}.")
 
 
 def _curve_entry(replayed: Replayed) -> dict[str, Any]:
@@ -323,7 +248,7 @@ async def _answer_service_error(_: fastapi.Request, error: ServiceError) -> fast
 async def _answer_http_exception(request: fastapi.Request, error: HTTPException) -> fastapi.Response:
     message = (
         f"{request.method} {request.url.path[:200]} is not served here ({error.detail}). "
-        "Routes: GET /healthz, GET /v1/info, POST /v1/replay."
+        "Routes: GET /healthz, GET /v1/info, POST /v1/replay, WebSocket /v1/loop."
     )
     return _error(message, error.status_code, "unknown_route", "invalid_request_error", error.headers or {})
 

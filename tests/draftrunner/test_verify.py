@@ -1,7 +1,7 @@
 """Verification is lossless: what comes out follows the target, whatever was drafted.
 
 Proved by adding up every path's exact probability (fractions, no tolerance), on the `verify` and the
-`step` that the engine calls; then by statistics.
+`step` that the engine calls and on the loop that the draft runner's route calls; then by statistics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 import draftrunner.loop
 from draftrunner.loop import step
+from draftrunner.remote_loop import Task, draft_answer
 from draftrunner.verify import Verdict, verify
+from tests.fakes.lines import TargetLine
 from tests.fakes.target import CachedTarget
 
 Outcome = TypeVar("Outcome")
@@ -140,7 +142,22 @@ def by_loop(rule: Rule, drafting: Drafting, k: int, length: int) -> Callable[[Dr
     return experiment
 
 
-WAYS = pytest.mark.parametrize("way", [by_verify, by_loop])
+def by_remote_loop(rule: Rule, drafting: Drafting, k: int, length: int) -> Callable[[Draw], Tokens]:
+    """Emit `length` tokens with the loop of a target that is called elsewhere.
+
+    The target chooses at every position of a draft, beyond the first disagreement too.
+    """
+
+    def experiment(draw: Draw) -> Tokens:
+        task = Task(prompt=PROMPT, k=k, max_tokens=length, plain_seconds_per_token=None)
+        line = TargetLine(lambda tokens: draw(rule(tokens)), PROMPT)
+        return tuple(draft_answer(task, PolicySession(drafting), line, clock=float))
+
+    return experiment
+
+
+LOOPS = pytest.mark.parametrize("way", [by_loop, by_remote_loop])
+WAYS = pytest.mark.parametrize("way", [by_verify, by_loop, by_remote_loop])
 
 # --- small targets and drafters --------------------------------------------------------------
 
@@ -200,12 +217,14 @@ def policies(rule: Rule) -> list[Drafting]:
 
 
 @WAYS
-@pytest.mark.parametrize("rule", [SKEWED, FOUR_TOKENS], ids=["skewed", "four_tokens"])
+@pytest.mark.parametrize(("rule", "length"), [(SKEWED, 4), (FOUR_TOKENS, 3)], ids=["skewed", "four_tokens"])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_output_follows_the_target_exactly_under_every_draft_policy(way: Way, rule: Rule, k: int) -> None:
-    expected = target_alone(rule, 4)
+def test_output_follows_the_target_exactly_under_every_draft_policy(
+    way: Way, rule: Rule, length: int, k: int
+) -> None:
+    expected = target_alone(rule, length)
     for drafting in policies(rule):
-        assert distribution_of(way(rule, drafting, k, 4)) == expected
+        assert distribution_of(way(rule, drafting, k, length)) == expected
 
 
 weights = st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(any)
@@ -236,9 +255,10 @@ def waves_a_zero_through(draft: Sequence[int], choose: Callable[[int], int]) -> 
     return Verdict(accepted=1, tokens=(0,)) if draft[:1] == [0] else verdict
 
 
-def test_the_sum_over_paths_catches_a_lossy_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+@LOOPS
+def test_the_sum_over_paths_catches_a_lossy_rule(monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
     monkeypatch.setattr(draftrunner.loop, "verify", waves_a_zero_through)
-    assert distribution_of(by_loop(SKEWED, always_zero, 2, 3)) != target_alone(SKEWED, 3)
+    assert distribution_of(way(SKEWED, always_zero, 2, 3)) != target_alone(SKEWED, 3)
 
 
 # --- what one verification says --------------------------------------------------------------
