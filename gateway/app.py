@@ -38,7 +38,7 @@ from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.runner import TIMEOUT as RUNNER_TIMEOUT
 from gateway.shadow.runner import RunnerClient
-from gateway.shadow.tokenize import BackendTokenizer
+from gateway.shadow.tokenize import BackendTokenizer, Tokenizers
 from gateway.store.retention import Retention
 from gateway.store.store import Store
 from gateway.store.writer import StageWriter
@@ -160,7 +160,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         tokenize = BackendTokenizer(pool)
         feed = ShadowFeed(
             telemetry=telemetry,
-            tokenize=tokenize,
+            tokenize=Tokenizers(pool),
             runner=RunnerClient(
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),

@@ -22,7 +22,8 @@ GatewayError
 ├── StoreError                 503  the database cannot be used now; the data plane goes on without it
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
-    └── PolicyError
+    ├── PolicyError
+    └── TokenizerUnusable  400  the files named for a backend's tokenizer
 
 Foreign exceptions become one of these where they enter our code.
 """
@@ -222,3 +223,9 @@ class PolicyError(ConfigError):
     """A policy that cannot be loaded. `str()` is one complaint per line, each `file:line: ...`."""
 
     status, code = 400, "policy_invalid"
+
+
+class TokenizerUnusable(ConfigError):
+    """The files that an operator named for a backend's tokenizer cannot be read as one."""
+
+    status, code = 400, "tokenizer_unusable"

@@ -11,9 +11,11 @@ import pytest
 
 import gateway
 import probes
+from draftrunner.profiles import PROFILES
 from gateway.cli.backends import KINDS
 from gateway.fleet.model import EngineKind
 from gateway.proxy.dialects import DIALECTS
+from gateway.shadow.profiles import PROFILES as REPLAYED_AS
 from probes.suite import SUITES
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +62,11 @@ def test_no_module_of_the_gateway_or_of_the_probes_loads_torch_transformers_or_o
 
 def test_every_engine_kind_is_complete() -> None:
     kinds = {str(kind) for kind in EngineKind}
-    assert kinds == set(map(str, SUITES)) == set(map(str, DIALECTS))
+    assert kinds == set(map(str, SUITES)) == set(map(str, DIALECTS)) == set(map(str, REPLAYED_AS))
+
+
+def test_the_draft_runner_knows_every_profile_that_it_is_asked_for() -> None:
+    assert set(REPLAYED_AS.values()) <= set(PROFILES)
 
 
 def test_the_command_line_knows_every_engine_kind() -> None:

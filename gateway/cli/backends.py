@@ -35,11 +35,25 @@ def backends() -> None:
     metavar="REF",
     help="Where the gateway finds the server's own key: env:NAME or file:PATH.",
 )
+@click.option(
+    "--tokenizer",
+    metavar="PATH",
+    help="For a server without /tokenize: its model's folder or tokenizer.json, where the gateway runs.",
+)
 @json_option
 @with_gateway
-def add(client: GatewayClient, name: str, url: str, kind: str, credential: str | None, as_json: bool) -> None:
+def add(
+    client: GatewayClient,
+    name: str,
+    url: str,
+    kind: str,
+    credential: str | None,
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
     """Register the server at URL as NAME and probe it. One that is down is saved as well."""
-    body = {"name": name, "url": url, "kind": kind} | ({"credential": credential} if credential else {})
+    optional = {"credential": credential, "tokenizer": tokenizer}
+    body = {"name": name, "url": url, "kind": kind} | {key: value for key, value in optional.items() if value}
     _show(client.post(_ROUTE, body), as_json)
 
 
@@ -112,6 +126,7 @@ def _show(backend: dict[str, Any], as_json: bool) -> None:
         "kind": f"{backend['kind']} (declared: {backend['declared_kind']})",
         "models": ", ".join(backend["models"]) or "-",
         "credential": backend["credential"] or "-",
+        "tokenizer": backend["tokenizer"] or "-",
         "probed": probed,
     }
     for name, value in facts.items():

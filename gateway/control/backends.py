@@ -27,7 +27,13 @@ def backend_routes(registry: Registry, guards: list[Dependency]) -> APIRouter:
     @routes.post("", status_code=201, openapi_extra=takes_body(NewBackend))
     async def add_backend(body: NewBackendBody) -> BackendView:
         """Register a backend and probe it. One that cannot be used is kept too, as down."""
-        added = await registry.add(name=body.name, url=body.url, kind=body.kind, credential=body.credential)
+        added = await registry.add(
+            name=body.name,
+            url=body.url,
+            kind=body.kind,
+            credential=body.credential,
+            tokenizer=body.tokenizer,
+        )
         return BackendView.of(added)
 
     @routes.get("/{name}")

@@ -56,6 +56,7 @@ class NewBackend(_Strict):
     kind: Literal["auto", "openai", "embedded", "vllm", "sglang"] = "auto"
     # Any type is let through to where it is judged: a refusal here would repeat it, and it may be a key.
     credential: Annotated[object, WithJsonSchema({"type": ["string", "null"]})] = None
+    tokenizer: str | None = Field(default=None, max_length=1000)
 
 
 class NewKey(_Strict):

@@ -38,6 +38,7 @@ class BackendView(BaseModel):
     state: Literal["up", "down"]
     state_reason: str
     credential: str | None
+    tokenizer: str | None
     models: list[str]
     findings: list[FindingView]
     executors: list[ExecutorView]
@@ -54,6 +55,7 @@ class BackendView(BaseModel):
             state=backend.state.value,
             state_reason=backend.state_reason,
             credential=backend.credential,
+            tokenizer=backend.tokenizer,
             models=list(backend.models),
             findings=[
                 FindingView(

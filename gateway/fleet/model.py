@@ -33,6 +33,7 @@ class Backend:
         kind: What it is taken for.
         state_reason: Why it is down; empty when up.
         credential: Reference to the backend's own key (`env:NAME` or `file:PATH`), never the key.
+        tokenizer: Path of its model's tokenizer on the gateway's machine; None asks its `/tokenize` instead.
         probed_at: Unix time; None before the first probe has ended.
     """
 
@@ -43,6 +44,7 @@ class Backend:
     state: BackendState = BackendState.DOWN
     state_reason: str = "not probed yet"
     credential: str | None = None
+    tokenizer: str | None = None
     models: tuple[str, ...] = ()
     findings: Mapping[Capability, Finding] = field(default_factory=dict)
     probed_at: float | None = None

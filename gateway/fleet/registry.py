@@ -14,6 +14,7 @@ from gateway.fleet.credentials import check_reference
 from gateway.fleet.examine import PROBE_TIME_LIMIT_S, PROBED_AS, Examiner
 from gateway.fleet.health import Health
 from gateway.fleet.model import Backend, BackendState, FleetSnapshot
+from gateway.fleet.tokenizer import check_tokenizer
 from gateway.fleet.urls import check_url
 from gateway.names import check_name
 from gateway.store.store import Store
@@ -100,11 +101,20 @@ class Registry:
         known = ", ".join(b.name for b in self._snapshot.backends[:20]) or "none yet"
         raise NotFound(f"No backend is named {name[:100]!r}. Registered: {known}.")
 
-    async def add(self, *, name: str, url: str, kind: str = "auto", credential: object = None) -> Backend:
+    async def add(
+        self,
+        *,
+        name: str,
+        url: str,
+        kind: str = "auto",
+        credential: object = None,
+        tokenizer: str | None = None,
+    ) -> Backend:
         """Register a backend and probe it. One that cannot be used is kept too, as down.
 
         Raises:
             MalformedRequest: A value is not allowed.
+            TokenizerUnusable: The tokenizer cannot be loaded here.
             Conflict: The name is taken.
             StoreError: The store cannot be used now.
         """
@@ -113,6 +123,8 @@ class Registry:
             url=check_url(url),
             declared_kind=_checked_kind(kind),
             credential=check_reference(credential),
+            # In a thread: a large vocabulary takes seconds that requests would wait for.
+            tokenizer=await asyncio.to_thread(check_tokenizer, tokenizer),
         )
         with self._busy_with(name):
             async with self._exchange:

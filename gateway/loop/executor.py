@@ -22,7 +22,7 @@ from gateway.loop.writing import Writing
 from gateway.policy.model import Decision, Facts
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import BackendPool
-from gateway.shadow.feed import PROFILE
+from gateway.shadow.profiles import PROFILES
 from probes.model import Capability
 
 NAME = "gateway_loop"
@@ -98,7 +98,7 @@ class LoopExecutor:
             begin_text=lambda: AnswerText.after(
                 prompt, spell=spell, stops=asked.stop, shows_halves=backend.kind in _SHOWS_HALVES
             ),
-            counts=LoopCounts(prompt_tokens=len(prompt), k=decision.k or 0, profile=PROFILE),
+            counts=LoopCounts(prompt_tokens=len(prompt), k=decision.k or 0, profile=PROFILES[backend.kind]),
         )
         shape = Shape(
             chat=asked.chat,
@@ -146,7 +146,7 @@ class LoopExecutor:
             start=LoopStart(
                 prompt_ids=prompt,
                 drafter=decision.drafter,
-                profile=PROFILE,
+                profile=PROFILES[backend.kind],
                 k=decision.k,
                 tenant=facts.tenant,
                 max_tokens=in_loop,

@@ -16,6 +16,7 @@ from gateway.policy.model import Action
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.budget import TokenBudget
 from gateway.shadow.parse import ReadAnswer, read_answer
+from gateway.shadow.profiles import PROFILES
 from gateway.shadow.reasons import Skipped, SkipReason
 from gateway.shadow.records import replay_record, skip_record
 from gateway.shadow.runner import MAX_REPLAY_IDS, Replay, ReplayFailed, RunnerUnavailable
@@ -24,9 +25,6 @@ from probes.model import Capability, Support
 
 CURVE = range(1, 9)
 """The K for which every record says what would have been counted."""
-
-PROFILE = "embedded"
-"""The engine whose drafting habits a replay follows."""
 
 UNKNOWN_ID = -1
 """Stands for an end-of-sequence that was counted and is not in the text. No draft equals it."""
@@ -201,7 +199,8 @@ class ShadowFeed:
         if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
             raise Skipped(SkipReason.OVER_BUDGET)
         prompt_ids, answer_ids = await self._ids(answer.backend, read)
-        replay = await self._replay(prompt_ids, answer_ids, drafter, k)
+        profile = PROFILES[answer.backend.kind]
+        replay = await self._replay(prompt_ids, answer_ids, drafter, profile, k)
         return replay_record(answer, read.numbers, k, replay)
 
     def _check_runner(self, drafter: str) -> None:
@@ -236,14 +235,14 @@ class ShadowFeed:
         return tuple(ids)
 
     async def _replay(
-        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: str, k: int
+        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: str, profile: str, k: int
     ) -> Replay:
         try:
             return await self._runner.replay(
                 prompt_ids=prompt_ids,
                 answer_ids=answer_ids,
                 drafter=drafter,
-                profile=PROFILE,
+                profile=profile,
                 ks=sorted({*CURVE, k}),
             )
         except RunnerUnavailable:
@@ -266,7 +265,8 @@ def why_unreadable(answer: FinishedAnswer, max_bytes: int) -> str | None:
         return SkipReason.INCOMPLETE_ANSWER
     if answer.content_encoding.lower() not in ("", "identity"):
         return SkipReason.ENCODED_ANSWER
-    if answer.backend.supports(Capability.TOKENIZE) is Support.NO:
+    backend = answer.backend
+    if backend.tokenizer is None and backend.supports(Capability.TOKENIZE) is Support.NO:
         return SkipReason.NO_TOKENIZER
     return None
 

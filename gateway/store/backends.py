@@ -75,6 +75,7 @@ def _columns(backend: Backend) -> dict[str, Any]:
         "state": str(backend.state),
         "state_reason": backend.state_reason,
         "credential": backend.credential,
+        "tokenizer": backend.tokenizer,
         "models": list(backend.models),
         "findings": [
             {
@@ -99,6 +100,7 @@ def _backend(row: Row[Any]) -> Backend:
         state=BackendState(row.state),
         state_reason=row.state_reason,
         credential=row.credential,
+        tokenizer=row.tokenizer,
         models=tuple(row.models),
         findings={finding.capability: finding for finding in findings},
         probed_at=row.probed_at,

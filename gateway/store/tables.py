@@ -55,6 +55,7 @@ backends = Table(
     Column("models", JSON, nullable=False),
     Column("findings", JSON, nullable=False),
     Column("probed_at", Double),
+    Column("tokenizer", Text),
 )
 
 api_keys = Table(

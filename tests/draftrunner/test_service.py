@@ -128,7 +128,7 @@ def test_every_other_route_needs_the_token(url: str, authorization: str, method:
 
 WRONG_FIELDS = {
     "an unknown drafter": ({"drafter": "egale"}, "drafter: 'egale' is not known. Allowed: ngram."),
-    "an unknown profile": ({"profile": "vllm"}, "profile: 'vllm' is not known. Allowed: embedded."),
+    "an unknown profile": ({"profile": "vllm"}, "profile: 'vllm' is not known. Allowed: embedded, runner."),
     "no list": ({"prompt_ids": 5}, "prompt_ids: Input should be a valid array"),
     "a string id": ({"prompt_ids": [1, "2"]}, "prompt_ids.1: Input should be a valid integer"),
     "a fractional id": ({"answer_ids": [1.5]}, "answer_ids.0: Input should be a valid integer"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 
@@ -97,21 +97,16 @@ class Part(AbstractContextManager["Part"]):
             return False
 
 
-class Stack(AbstractContextManager["Stack"]):
-    """Gateway, draft runner and embedded backend, the backend registered as `embedded`."""
+class Front(AbstractContextManager["Front"]):
+    """Gateway and draft runner, and an operator's client of the gateway."""
 
-    def __init__(self, folder: Path, *, model: str, policy: str, dtype: str = "float32") -> None:
+    def __init__(self, folder: Path, *, policy: str) -> None:
         (folder / "policy.yaml").write_text(policy)
         self.gateway = Part(
             "gateway",
             ("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
             folder / "gateway.log",
             {"ACE_ADMIN_TOKEN": ADMIN_TOKEN, "ACE_RUNNER_TOKEN": RUNNER_TOKEN},
-        )
-        self.backend = Part(
-            "draftrunner",
-            ("embedded-backend", "--model", model, "--dtype", dtype),
-            folder / "backend.log",
         )
         self._folder = folder
 
@@ -124,25 +119,24 @@ class Stack(AbstractContextManager["Stack"]):
             {"ACE_RUNNER_TOKEN": RUNNER_TOKEN},
         )
         self.runner.__enter__()
-        self.backend.__enter__()
         self.admin = httpx.Client(
             base_url=f"{self.gateway.url}/admin/v1",
             headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=PATIENCE_S,
             trust_env=False,
         )
-        registered = self.admin.post(
-            "/backends", json={"name": "embedded", "url": self.backend.url}
-        ).raise_for_status()
-        self.registered = registered.json()
-        self.model: str = self.registered["models"][0]
         until(lambda: self.admin.get("/runners").json()["runners"], "the runner's join")
         return self
 
     def __exit__(self, *error: object) -> None:
         self.admin.close()
-        for part in (self.runner, self.backend, self.gateway):
-            part.__exit__(*error)
+        self.runner.__exit__(*error)
+        self.gateway.__exit__(*error)
+
+    def register(self, name: str, url: str, **more: str) -> dict[str, Any]:
+        """Register a backend, and return what is shown of it."""
+        answer = self.admin.post("/backends", json={"name": name, "url": url, **more})
+        return dict(answer.raise_for_status().json())
 
     def key(self, tenant: str) -> str:
         """A new API key of a tenant."""
@@ -157,3 +151,26 @@ class Stack(AbstractContextManager["Stack"]):
         )
         assert len(stages) == 1
         return dict(stages[0])
+
+
+class Stack(Front):
+    """All three parts, the embedded backend registered as `embedded`."""
+
+    def __init__(self, folder: Path, *, model: str, policy: str, dtype: str = "float32") -> None:
+        super().__init__(folder, policy=policy)
+        self.backend = Part(
+            "draftrunner",
+            ("embedded-backend", "--model", model, "--dtype", dtype),
+            folder / "backend.log",
+        )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.backend.__enter__()
+        self.registered = self.register("embedded", self.backend.url)
+        self.model: str = self.registered["models"][0]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.backend.__exit__(*error)
+        super().__exit__(*error)

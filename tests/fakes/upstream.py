@@ -170,7 +170,7 @@ class Upstream:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
-            for request in _requests(stream, number):
+            for request in requests_in(stream, number):
                 self.requests.append(request)
                 self._arrivals.put(request)
                 conversation = Conversation(connection, request)
@@ -180,7 +180,8 @@ class Upstream:
         self._open.discard(connection)
 
 
-def _requests(stream: io.BufferedReader, connection: int) -> Iterator[Received]:
+def requests_in(stream: io.BufferedReader, connection: int) -> Iterator[Received]:
+    """Every request that a client has sent over one connection."""
     while request_line := stream.readline():
         method, target, _ = request_line.decode("latin-1").split()
         header_lines: list[bytes] = []

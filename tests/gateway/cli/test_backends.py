@@ -12,6 +12,7 @@ DOWN: dict[str, Any] = {
     "state": "down",
     "state_reason": "connection refused",
     "credential": "env:GPU_KEY",
+    "tokenizer": "/models/m1",
     "models": ["m1", "m2"],
     "findings": [
         {"capability": "streaming", "support": "unknown", "evidence": "no [answer]", "value": None},
@@ -23,10 +24,11 @@ DOWN: dict[str, Any] = {
 }
 
 
-def test_add_sends_name_url_kind_and_credential(ace: Ace, rest: RestGateway) -> None:
+def test_add_sends_what_was_given(ace: Ace, rest: RestGateway) -> None:
     rest.answers = [(201, DOWN)]
     args = ("add", "gpu/1", "http://gpu/v1", "--kind", "vllm", "--credential", "env:GPU_KEY")
-    assert ace("backends", *args, "--gateway", rest.url).exit_code == 0
+    more = ("--tokenizer", "/models/m1", "--gateway", rest.url)
+    assert ace("backends", *args, *more).exit_code == 0
     (asked,) = rest.asked
     assert (asked.method, asked.path) == ("POST", "/admin/v1/backends")
     assert asked.body == {
@@ -34,6 +36,7 @@ def test_add_sends_name_url_kind_and_credential(ace: Ace, rest: RestGateway) -> 
         "url": "http://gpu/v1",
         "kind": "vllm",
         "credential": "env:GPU_KEY",
+        "tokenizer": "/models/m1",
     }
 
 
@@ -54,11 +57,12 @@ def test_a_backend_that_is_down_is_shown_with_its_reason_findings_and_executors(
     assert "down: connection refused" in result.stdout
     assert "no [answer]" in result.stdout
     assert "m1, m2" in result.stdout
+    assert "/models/m1" in result.stdout
     assert "in_engine: not possible. The server does not know vllm_xargs." in result.stdout
 
 
 def test_probe_asks_for_a_new_look(ace: Ace, rest: RestGateway) -> None:
-    rest.answers = [(200, DOWN | {"probed_at": None, "credential": None})]
+    rest.answers = [(200, DOWN | {"probed_at": None, "credential": None, "tokenizer": None})]
     assert "never" in ace("backends", "probe", "b", "--gateway", rest.url).stdout
     assert (rest.asked[0].method, rest.asked[0].path) == ("POST", "/admin/v1/backends/b/probe")
 

@@ -1,11 +1,13 @@
 """Backends over REST: registered, shown, probed, removed; nothing lost and no key shown."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes.control import ControlPlane, error_of
 from tests.fakes.probing import AWAY, REFUSED
+from tests.fakes.tokenizer_files import tokenizer_files
 
 BACKENDS = "/admin/v1/backends"
 URL = "http://127.0.0.1:8100"
@@ -27,6 +29,7 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
         "state": "up",
         "state_reason": "",
         "credential": None,
+        "tokenizer": None,
         "models": ["m"],
         "findings": [
             {"capability": "in_engine", "support": "yes", "evidence": "3 steps reported", "value": None}
@@ -79,6 +82,9 @@ async def test_a_duplicate_name_is_a_conflict(control: ControlPlane) -> None:
         ({"credential": "sk-secret"}, "env:NAME"),
         ({"credential": ["sk-secret"]}, "env:NAME"),
         ({"credential": "env:ACE_ADMIN_TOKEN"}, "never sent"),
+        ({"tokenizer": "models/m"}, "absolute path"),
+        ({"tokenizer": "/nowhere/at/all"}, "no tokenizer file"),
+        ({"tokenizer": "/x" + "x" * 1000}, "at most 1000 characters"),
     ],
 )
 async def test_what_is_not_allowed_is_refused_and_not_kept(
@@ -97,6 +103,12 @@ async def test_a_credential_is_shown_as_the_reference_that_it_is(
     added = await add(control, credential="env:GPU_KEY")
     assert added["credential"] == "env:GPU_KEY"
     assert "s3cret" not in (await control.http.get(BACKENDS)).text
+
+
+async def test_a_tokenizer_is_loaded_at_registration_and_shown(control: ControlPlane, tmp_path: Path) -> None:
+    folder = str(tokenizer_files(tmp_path / "m"))
+    assert (await add(control, tokenizer=folder))["tokenizer"] == folder
+    assert control.registry.get("a").tokenizer == folder
 
 
 async def test_probing_again_shows_what_is_found_now(control: ControlPlane) -> None:

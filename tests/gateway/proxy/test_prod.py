@@ -445,3 +445,42 @@ def test_a_stream_of_stated_length_loses_its_length_with_its_usage_chunk() -> No
         answer = ask(gateway.port, post(body(stream=True)))
     assert (answer.body, answer.whole) == (sse(*TEXT_CHUNKS, b"[DONE]"), True)
     assert answer.header("content-length") is None
+
+
+def hundred_tokens_in_37_chunks(*last: Mapping[str, object]) -> Script:
+    """One to five tokens a chunk, the last of them with reasoning, text, a call and the end together."""
+    words = [f" w{n}" for n in range(100)]
+    counts = [5, 1, 4, 2, 3, 1] * 6
+    texts = ["".join(words.pop(0) for _ in range(count)) for count in counts]
+    everything: dict[str, object] = {
+        "reasoning_content": "so",
+        "content": "".join(words),
+        "tool_calls": [{"index": 0, "id": "t", "function": {"name": "clock", "arguments": "{"}}],
+    }
+    chunks = [chunk(choices=[{"index": 0, "delta": {"content": text}}]) for text in texts]
+    chunks.append(chunk(choices=[{"index": 0, "delta": everything, "finish_reason": "tool_calls"}]))
+    assert len(chunks) == 37
+    ends = [chunk(choices=[], **document) for document in last]
+    return lambda conversation: conversation.stream(sse(*chunks, *ends, b"[DONE]"))
+
+
+def test_tokens_are_counted_by_the_engine_and_not_by_chunks() -> None:
+    """Many tokens in a chunk, several fields in one: all reach the client (BR-B17)."""
+    last = {
+        "usage": {"prompt_tokens": 7, "completion_tokens": 100},
+        "metrics": metrics(generation_time_ms=990.0),
+    }
+    request = post(body(stream=True, stream_options={"include_usage": True}))
+    with serving(hundred_tokens_in_37_chunks(last), policy=prod_policy()) as (up, gateway):
+        direct, through = ask(up.port, request), ask(gateway.port, request)
+        record = stage(gateway)
+    assert through.end_to_end == direct.end_to_end
+    assert (record.completion_tokens, record.decode_tokens) == (100, 99)
+    assert record.tokens_per_second == pytest.approx(100.0)
+
+
+def test_chunks_that_nobody_counted_are_no_tokens() -> None:
+    with serving(hundred_tokens_in_37_chunks(), policy=prod_policy()) as (_, gateway):
+        ask(gateway.port, post(body(stream=True)))
+        record = stage(gateway)
+    assert (record.completion_tokens, record.tokens_per_second, record.reason) == (None, None, "no_usage")

@@ -56,6 +56,23 @@ def test_a_compressed_answer_is_copied_as_it_is_and_named() -> None:
     assert (answer.answer_body, answer.content_encoding) == (text, "gzip")
 
 
+EVERYTHING_AT_ONCE = (
+    b'data: {"choices":[{"index":0,"delta":{"reasoning":"so","content":"a b c d","tool_calls":[{"index":0}]},'
+    b'"logprobs":{"content":[{"token":"a","logprob":0.0}]},"finish_reason":"tool_calls"}]}\n\n'
+)
+
+
+def test_several_fields_in_one_chunk_and_odd_log_probabilities_are_relayed_as_they_are() -> None:
+    """BR-B08, BR-B17."""
+    request = post(b'{"model":"m1","stream":true,"logprobs":true,"top_logprobs":5}')
+    with serving(lambda c: c.stream(EVERYTHING_AT_ONCE), policy=SHADOW) as (up, gateway):
+        direct, through = ask(up.port, request), ask(gateway.port, request)
+        assert up.requests[1].body == up.requests[0].body
+        answer = offered(gateway)
+    assert through.end_to_end == direct.end_to_end
+    assert through.body == answer.answer_body == EVERYTHING_AT_ONCE
+
+
 def test_an_answer_over_the_limit_is_relayed_and_not_kept() -> None:
     limits = Limits(copy_bytes=10)
     with serving(byte_by_byte, policy=SHADOW, limits=limits) as (_, gateway):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BackendUnreachable
-from gateway.fleet.model import Backend
+from gateway.fleet.model import Backend, EngineKind
 from gateway.policy.model import Action
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
@@ -20,7 +20,7 @@ from gateway.shadow.reasons import SkipReason
 from gateway.shadow.runner import MAX_REPLAY_IDS, Replay, ReplayCounts, ReplayFailed, RunnerUnavailable
 from gateway.telemetry.record import StageRecord
 from probes.model import Capability, Finding, Support
-from tests.fakes.finished import BACKEND, DECISION, USAGE, chat_answer, chat_request, finished
+from tests.fakes.finished import BACKEND, DECISION, USAGE, chat_answer, chat_request, chunk, finished, stream
 
 SECRET = "the launch code is 0000"
 
@@ -139,7 +139,7 @@ async def test_a_measured_answer_leaves_its_counts_and_the_curve_of_every_k() ->
         workload="chat",
         drafter="ngram",
         source="replay",
-        profile="embedded",
+        profile="runner",
         k=5,
         passes=4,
         steps=2,
@@ -159,6 +159,15 @@ async def test_a_measured_answer_leaves_its_counts_and_the_curve_of_every_k() ->
     assert bench.replayed == [
         {"prompt_ids": [10, 11, 12, 13], "answer_ids": [20, 21, 22], "ks": [*range(1, 9)]}
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "profile"), [(EngineKind.EMBEDDED, "embedded"), (EngineKind.OPENAI, "runner")]
+)
+async def test_a_replay_follows_the_habits_of_whoever_would_draft(kind: EngineKind, profile: str) -> None:
+    """The engine where it can by itself; for a plain server, the draft runner."""
+    record = await Bench().measure(finished(chat_answer(), backend=replace(BACKEND, kind=kind)))
+    assert record.profile == profile
 
 
 async def test_a_rule_with_a_longer_lookahead_gets_its_own_counts() -> None:
@@ -188,6 +197,43 @@ async def test_an_empty_answer_is_replayed_without_asking_for_its_ids() -> None:
     assert record.action == "would_speculate"
     assert bench.replayed[0]["answer_ids"] == [-1]
     assert len(bench.tokenized) == 1
+
+
+NO_EVIDENCE = {
+    "certain of everything": {"content": [{"token": " a", "logprob": 0.0, "top_logprobs": []}] * 3},
+    "one entry for many tokens": {"content": [{"token": " a b c", "logprob": -0.1}]},
+    "none of them": {"content": None},
+    "of another kind": [-0.5, None],
+}
+
+
+@pytest.mark.parametrize("logprobs", NO_EVIDENCE.values(), ids=NO_EVIDENCE.keys())
+async def test_log_probabilities_are_never_scored_whatever_they_say(logprobs: object) -> None:
+    """A backend that speculates by itself may report nonsense; the ids decide alone (BR-B08)."""
+    answer = chat_answer()
+    answer["choices"][0]["logprobs"] = logprobs
+    assert await Bench().measure(finished(answer)) == await Bench().measure(finished(chat_answer()))
+
+
+async def test_tokens_that_are_not_in_the_text_are_not_scored_by_their_log_probabilities() -> None:
+    answer = chat_answer(usage=USAGE | {"completion_tokens": 9})
+    answer["choices"][0]["logprobs"] = {"content": [{"token": " a", "logprob": 0.0}] * 9}
+    assert await skipped_because(finished(answer)) == "tokenizer_mismatch"
+
+
+async def test_tokens_are_counted_by_the_engine_and_not_by_chunks() -> None:
+    """A hundred tokens in 37 chunks (BR-B17)."""
+    usage = USAGE | {"completion_tokens": 100}
+    chunks = (
+        [chunk("a b c d ") for _ in range(21)] + [chunk("e ") for _ in range(15)] + [chunk("f", "length")]
+    )
+    assert len(chunks) == 37
+    bench = Bench()
+    bench.text_ids = range(100)
+    record = await bench.measure(finished(stream(*chunks, {"choices": [], "usage": usage})))
+    assert (record.action, record.completion_tokens) == ("would_speculate", 100)
+    assert bench.replayed[0]["answer_ids"] == [*range(100)]
+    assert await skipped_because(finished(stream(*chunks))) == "no_usage"
 
 
 async def test_a_prompt_of_ids_is_replayed_as_it_is() -> None:
@@ -258,6 +304,13 @@ async def test_a_backend_known_to_have_no_tokenizer_is_not_asked() -> None:
     backend = replace(BACKEND, findings={Capability.TOKENIZE: no})
     assert await skipped_because(finished(chat_answer(), backend=backend), bench) == "no_tokenizer"
     assert bench.tokenized == []
+
+
+async def test_registered_files_are_asked_instead_of_a_backend_that_has_no_tokenizer() -> None:
+    no = Finding(capability=Capability.TOKENIZE, support=Support.NO, evidence="HTTP 404")
+    backend = replace(BACKEND, findings={Capability.TOKENIZE: no}, tokenizer="/models/m")
+    record = await Bench().measure(finished(chat_answer(), backend=backend))
+    assert record.action == "would_speculate"
 
 
 async def test_a_backend_that_gives_no_ids_has_no_tokenizer() -> None:

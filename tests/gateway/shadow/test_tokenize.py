@@ -3,7 +3,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,8 @@ from gateway.errors import BackendError
 from gateway.fleet.model import Backend
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.shadow import tokenize
-from gateway.shadow.tokenize import BackendTokenizer
+from gateway.shadow.tokenize import BackendTokenizer, FileTokenizers, Tokenizers
+from tests.fakes.tokenizer_files import tokenizer_files
 
 PAYLOAD = {"model": "m", "prompt": "a b", "add_special_tokens": False}
 
@@ -111,3 +115,73 @@ async def test_a_dead_backend_is_an_error_of_the_backend() -> None:
     with pytest.raises(BackendError):
         await BackendTokenizer(pool)(Backend(name="gone", url="http://127.0.0.1:1"), PAYLOAD)
     await pool.close()
+
+
+SAY_IT = [{"role": "user", "content": "say it"}]
+
+
+async def test_a_backend_with_registered_files_is_not_asked(tmp_path: Path) -> None:
+    pool = BackendPool(timeouts=Timeouts())
+    backend = Backend(name="gone", url="http://127.0.0.1:1", tokenizer=str(tokenizer_files(tmp_path)))
+    assert await Tokenizers(pool)(backend, PAYLOAD) == (6, 7)
+    await pool.close()
+
+
+async def test_a_backend_without_registered_files_is_asked_itself() -> None:
+    pool = BackendPool(timeouts=Timeouts())
+    with pytest.raises(BackendError):
+        await Tokenizers(pool)(Backend(name="gone", url="http://127.0.0.1:1"), PAYLOAD)
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("payload", "ids"),
+    [
+        ({"prompt": "a b"}, (0, 6, 7)),
+        ({"prompt": "a b", "add_special_tokens": False}, (6, 7)),
+        ({"messages": SAY_IT}, (0, 3, 9, 10, 1)),
+        ({"messages": SAY_IT, "add_special_tokens": True}, (0, 0, 3, 9, 10, 1)),
+        ({"messages": SAY_IT, "add_generation_prompt": True}, (0, 3, 9, 10, 1, 4)),
+        ({"messages": SAY_IT, "continue_final_message": True}, (0, 3, 9, 10)),
+        ({"messages": SAY_IT, "chat_template_kwargs": {"bos_token": "x"}}, (11, 3, 9, 10, 1)),
+    ],
+)
+def test_files_answer_what_the_servers_route_would(
+    tmp_path: Path, payload: dict[str, Any], ids: tuple[int, ...]
+) -> None:
+    """Exactly one token that begins a text, and none doubled by a template that spells it (BR-B04)."""
+    assert FileTokenizers()(str(tokenizer_files(tmp_path)), payload) == ids
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"messages": SAY_IT, "chat_template": "{{ messages }}"},
+        {"messages": [{"role": "user", "content": 7}], "continue_final_message": True},
+        {"messages": SAY_IT, "chat_template_kwargs": "none"},
+    ],
+)
+def test_a_conversation_that_the_files_cannot_say_gives_no_ids(
+    tmp_path: Path, payload: dict[str, Any]
+) -> None:
+    assert FileTokenizers()(str(tokenizer_files(tmp_path)), payload) is None
+
+
+def test_files_that_change_are_read_again(tmp_path: Path) -> None:
+    ask = FileTokenizers()
+    assert ask(str(tokenizer_files(tmp_path)), {"messages": SAY_IT}) == (0, 3, 9, 10, 1)
+    tokenizer_files(tmp_path, template="a")
+    later = (tmp_path / "tokenizer.json").stat().st_mtime_ns + 1_000_000
+    os.utime(tmp_path / "tokenizer.json", ns=(later, later))
+    assert ask(str(tmp_path), {"messages": SAY_IT}) == (6,)
+
+
+def test_files_that_have_gone_are_told_to_operators_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = FileTokenizers()
+    with caplog.at_level(logging.WARNING):
+        assert [ask(str(tmp_path / "gone"), PAYLOAD) for _ in range(3)] == [None] * 3
+    (said,) = caplog.messages
+    assert str(tmp_path / "gone") in said
+    assert "a b" not in said

@@ -23,6 +23,7 @@ BACKEND = Backend(
     state=BackendState.UP,
     state_reason="",
     credential="env:GPU_KEY",
+    tokenizer="/models/m",
     models=("m", "n"),
     findings={
         Capability.CONTEXT_LENGTH: Finding(

@@ -1,0 +1,25 @@
+"""What every run of the tests understands besides pytest's own options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.skips import SkipWatch, read_allowed
+
+pytest_plugins = ["pytester"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--only-skip FILE`, with which the make targets run."""
+    parser.addoption(
+        "--only-skip", type=Path, metavar="FILE", help="fail if a test is skipped that FILE does not name"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch for skips in the process that reports them, which workers of a parallel run are not."""
+    file: Path | None = config.getoption("--only-skip")
+    if file is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SkipWatch(read_allowed(file)), "skip-watch")
