@@ -101,8 +101,10 @@ class Generation:
         try:
             await self._speculate(emit)
         except GoPlain as stopped:
-            if self._left == self._max_tokens:
+            if stopped.reason is WhyPlain.NO_RUNNER:
                 raise
+            if self._left == self._max_tokens:
+                raise GoPlain(WhyPlain.EXECUTOR_FAILED, str(stopped)) from stopped
             self.why_plain = stopped.reason
             if stopped.reason is not WhyPlain.SLOWER_THAN_PLAIN:
                 logger.warning("Request %s goes on without speculation: %s", self._request_id, stopped)

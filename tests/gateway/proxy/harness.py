@@ -6,24 +6,33 @@ import asyncio
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import aiohttp
 import uvicorn
 
 from gateway.errors import InvalidKey
 from gateway.evidence.multiplier import MultiplierBook
+from gateway.fleet.health import checked_session
 from gateway.fleet.model import Backend, BackendState, EngineKind, FleetSnapshot
+from gateway.loop.executor import LoopExecutor
+from gateway.loop.runner import KnownRunner, LoopRunners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
+from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.shadow.answer import FinishedAnswer
+from gateway.shadow.tokenize import BackendTokenizer
 from gateway.telemetry.record import AccessRecord, StageRecord
 from probes.model import Capability, Finding, Support
 from tests.fakes.upstream import PATIENCE_S, Script, Upstream
+
+RUNNER_TOKEN = "ace-runner-token-of-the-tests"
 
 IN_ENGINE = {
     Capability.IN_ENGINE: Finding(capability=Capability.IN_ENGINE, support=Support.YES, evidence="tried")
@@ -120,6 +129,7 @@ class Gateway:
         timeouts: Timeouts | None = None,
         limits: Limits | None = None,
         retries: RetryBudget | None = None,
+        runners: Sequence[KnownRunner] = (),
         clock: Callable[[], float] = lambda: 1_700_000_000.0,
     ) -> None:
         self.records = Records()
@@ -127,21 +137,12 @@ class Gateway:
         self.book = MultiplierBook()
         self.pool = BackendPool(timeouts=timeouts or Timeouts())
         self.holder = Holder(policy or policy_with("off"))
-        plane = DataPlane(
-            policy=self.holder,
-            fleet=lambda: self.fleet,
-            identify=identify,
-            pool=self.pool,
-            telemetry=self.records,
-            feed=self.records,
-            book=self.book,
-            report_unreachable=self.records.report_unreachable,
-            limits=limits or Limits(),
-            retries=retries or RetryBudget(),
-            clock=clock,
-        )
+        self._runners = runners
+        self._limits = limits or Limits()
+        self._retries = retries or RetryBudget()
+        self._clock = clock
         config = uvicorn.Config(
-            plane,
+            self,
             http="httptools",
             loop="uvloop",
             lifespan="off",
@@ -170,9 +171,38 @@ class Gateway:
 
     async def _serve(self) -> None:
         try:
-            await self._server.serve(sockets=[self._listener])
+            async with checked_session() as to_runners:
+                self._plane = self._data_plane(to_runners)
+                await self._server.serve(sockets=[self._listener])
         finally:
             await self.pool.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._plane(scope, receive, send)
+
+    def _data_plane(self, to_runners: aiohttp.ClientSession) -> DataPlane:
+        loop = LoopExecutor(
+            pool=self.pool,
+            tokenize=BackendTokenizer(self.pool),
+            runners=LoopRunners(session=to_runners, runners=lambda: self._runners, token=RUNNER_TOKEN),
+            plain_seconds=lambda *_: 0.5,
+            now=self._clock,
+            timer=time.perf_counter,
+        )
+        return DataPlane(
+            policy=self.holder,
+            fleet=lambda: self.fleet,
+            identify=identify,
+            pool=self.pool,
+            loop=loop,
+            telemetry=self.records,
+            feed=self.records,
+            book=self.book,
+            report_unreachable=self.records.report_unreachable,
+            limits=self._limits,
+            retries=self._retries,
+            clock=self._clock,
+        )
 
 
 @contextmanager
