@@ -8,6 +8,7 @@ from gateway.evidence.calibrations import Calibrations, Drafting
 from gateway.evidence.loop_costs import load_band
 from gateway.evidence.worths import Worths
 from gateway.fleet.load import Load
+from gateway.fleet.model import Backend
 from gateway.policy.standing import Pairing, Standing
 
 
@@ -46,6 +47,10 @@ class Standings:
             worths=self._worths.known(),
             pairings=self._pairings(),
         )
+
+    def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:
+        """A request was bypassed because nobody has measured what a step costs there, at that load."""
+        self._calibrations.want(backend, model, drafter, running)
 
     def of_next(self, backend: str) -> Standing:
         """As things are now, for a request that would come to `backend`."""

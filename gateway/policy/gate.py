@@ -19,6 +19,9 @@ from gateway.policy.model import Facts, Guardrails
 from gateway.policy.standing import Standing
 from probes.model import Capability, Support
 
+NOT_CALIBRATED = "not_calibrated"
+"""The reason that a measurement can take away."""
+
 _OWN_TOKENIZER = frozenset({"draft_model"})
 """Drafters that read ids with a vocabulary of their own; the others only copy the target's."""
 
@@ -112,7 +115,7 @@ def _evidence(case: LoopCase) -> Obstacle | None:
     """Calibrated, able to pay, predicted to pay: in this order, since each needs the one before."""
     calibration = case.standing.costs.get(case.cost_key)
     if calibration is None or case.at >= calibration.expires_at or case.k > MOST_DRAFTS:
-        return Obstacle("not_calibrated", _why_not_calibrated(case, calibration))
+        return Obstacle(NOT_CALIBRATED, _why_not_calibrated(case, calibration))
     floor = case.guardrails.min_multiplier
     if not floor:
         return None

@@ -37,7 +37,8 @@ async def test_a_server_that_does_not_know_the_word_is_asked_once(strict: bool, 
 
 
 def score_of(answer: Document) -> Document:
-    return answer.get("ace_score", {"choices": [], "ends": []})
+    score: Document = answer.get("ace_score", {"choices": [], "ends": []})
+    return score
 
 
 def echoes_the_draft(request: Document, answer: Document) -> None:

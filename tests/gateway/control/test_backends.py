@@ -43,6 +43,7 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
                 "run `ace backends probe a` once the server answers.",
             },
         ],
+        "calibrations": [],
         "probed_at": control.clock.now,
     }
     assert await control.get(f"{BACKENDS}/a") == added
