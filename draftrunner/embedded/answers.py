@@ -29,6 +29,7 @@ class Answer:
     text: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish: Finish | None = None
+    choices: tuple[int, ...] = ()
 
     def add(self, emission: Emission) -> None:
         """Append what one forward added."""
@@ -36,6 +37,7 @@ class Answer:
         self.text += emission.text
         self.logprobs.extend(emission.logprobs)
         self.finish = emission.finish
+        self.choices = emission.choices
 
     @property
     def whole(self) -> Emission:
@@ -154,7 +156,7 @@ class CompletionShape:
             self._choice(index, answer.whole, before=()) | self._prompt_ids(answer)
             for index, answer in enumerate(answers)
         ]
-        return _response("text_completion", self._heading, choices)
+        return _response("text_completion", self._heading, choices) | _score(answers)
 
     def _prompt_ids(self, answer: Answer) -> dict[str, Any]:
         return {"prompt_token_ids": answer.ask.prompt} if self._heading.wants_token_ids else {}
@@ -253,6 +255,15 @@ def _ending(emission: Emission) -> dict[str, Any]:
     if emission.finish is None:
         return {"finish_reason": None, "stop_reason": None}
     return {"finish_reason": emission.finish.reason, "stop_reason": emission.finish.stop}
+
+
+def _score(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The target's own choices, where a draft was to be scored."""
+    match answers:
+        case [answer] if answer.choices:
+            ends = [choice in answer.ask.end_ids for choice in answer.choices]
+            return {"ace_score": {"choices": answer.choices, "ends": ends}}
+    return {}
 
 
 def _token_ids(heading: Heading, emission: Emission) -> dict[str, Any]:

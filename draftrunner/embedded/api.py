@@ -77,12 +77,13 @@ NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Extras(BaseModel):
-    """`vllm_xargs`, as far as it is ours: the `in_engine` contract."""
+    """`vllm_xargs`, as far as it is ours: the `in_engine` contract, and drafts to be scored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     ace_mode: Annotated[Mode, Field(strict=False)] = Mode.OFF
     ace_k: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = DEFAULT_LOOKAHEAD
+    ace_score: Annotated[int, Field(ge=0, le=MAX_LOOKAHEAD)] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -144,7 +145,7 @@ class GenerationBody(OpenBody):
 
     @property
     def speculation(self) -> Extras:
-        """Mode and K; off when the request does not say."""
+        """Mode and K, off when the request does not say; and the length of a draft to be scored."""
         return self.vllm_xargs or Extras()
 
     @property
@@ -192,6 +193,12 @@ class ChatBody(GenerationBody):
             raise ValueError("top_logprobs is only allowed with logprobs: true")
         return self
 
+    @model_validator(mode="after")
+    def _drafts_are_ids(self) -> ChatBody:
+        if self.speculation.ace_score is not None:
+            raise ValueError("vllm_xargs.ace_score is only allowed in /v1/completions")
+        return self
+
     @property
     def alternatives(self) -> int | None:
         """How many alternatives to report per token; None for no log-probabilities at all."""
@@ -203,6 +210,27 @@ class CompletionBody(GenerationBody):
 
     prompt: str | list[TokenId] | list[str] | list[list[TokenId]]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+
+    @model_validator(mode="after")
+    def _a_draft_is_scored_alone(self) -> CompletionBody:
+        draft_length = self.speculation.ace_score
+        if draft_length is not None and (missing := self._missing_to_score(draft_length)):
+            raise ValueError(f"vllm_xargs.ace_score needs {missing}")
+        return self
+
+    def _missing_to_score(self, draft_length: int) -> str | None:
+        match self.prompts:
+            case [list(prompt)] if len(prompt) > draft_length:
+                pass
+            case _:
+                return "one prompt of token ids, longer than the draft"
+        if self.max_tokens != 1:
+            return "max_tokens: 1"
+        if self.speculation.ace_mode is not Mode.OFF:
+            return "ace_mode: off"
+        if self.stream or self.stop or self.stop_token_ids or self.logprobs is not None:
+            return "a request without stream, stop, stop_token_ids and logprobs"
+        return None
 
     @property
     def prompts(self) -> list[str | list[int]]:

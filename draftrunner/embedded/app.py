@@ -41,7 +41,7 @@ from draftrunner.embedded.errors import (
 from draftrunner.embedded.generation import Ask, Emission, Finish
 from draftrunner.embedded.metrics import CONTENT_TYPE, EngineMetrics
 from draftrunner.embedded.prompts import AskReader
-from draftrunner.model import Drafter
+from draftrunner.model import MAX_LOOKAHEAD, Drafter
 
 ENGINE = "ace-embedded"
 """Who answers, in `/version` and as the owner of the model."""
@@ -124,6 +124,7 @@ class _Routes:
             "root": self._backend.model_id,
             "parent": None,
             "max_model_len": self._backend.context_length,
+            "ace_score": MAX_LOOKAHEAD,
         }
         return {"object": "list", "data": [model]}
 

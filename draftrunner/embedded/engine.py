@@ -13,10 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.generation import Ask, Emission, Generation, Mode
+from draftrunner.embedded.kv import KvCache
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
-from draftrunner.embedded.target import LanguageModel
+from draftrunner.embedded.scoring import Scoring
+from draftrunner.embedded.target import CachedTarget, LanguageModel
 from draftrunner.embedded.text import AnswerText, Decode
 from draftrunner.model import Drafter
 
@@ -76,7 +79,7 @@ class _Job:
     asked: float
     deliver: Deliver
     submission: Submission
-    generation: Generation | None = None
+    generation: Generation | Scoring | None = None
 
 
 class Engine:
@@ -86,7 +89,8 @@ class Engine:
         model: The target. Used by the engine's thread alone.
         decode: Turns ids into text. Used by the engine's thread alone.
         drafter: Proposes for requests in prod mode.
-        prefixes: Keys and values kept between requests.
+        prefixes: Keys and values of prompts, kept between requests.
+        contexts: Keys and values of contexts after which a draft was scored.
         metrics: Told of everything counted.
         limits: How much to take on before refusing.
         clock: Seconds, monotonic.
@@ -99,6 +103,7 @@ class Engine:
         decode: Decode,
         drafter: Drafter,
         prefixes: PrefixStore,
+        contexts: ContextStore,
         metrics: EngineMetrics,
         limits: Limits,
         clock: Callable[[], float] = time.perf_counter,
@@ -108,6 +113,7 @@ class Engine:
         self._decode = decode
         self._drafter = drafter
         self._prefixes = prefixes
+        self._contexts = contexts
         self._metrics = metrics
         self._clock = clock
         self._running: deque[_Job] = deque()
@@ -187,7 +193,7 @@ class Engine:
             job.deliver(job.index, Failure())
             return False
 
-    def _forward(self, job: _Job, generation: Generation) -> bool:
+    def _forward(self, job: _Job, generation: Generation | Scoring) -> bool:
         was_prefilling = generation.prefilling
         emission = generation.advance()
         if emission is None:
@@ -196,17 +202,37 @@ class Engine:
         job.deliver(job.index, emission)
         if was_prefilling:
             self._prefixes.keep(job.ask.prompt, generation.cache)
+        if job.ask.draft_length is not None:
+            self._contexts.keep(job.ask.prompt, job.ask.draft_length, generation.cache)
         return emission.finish is None
 
-    def _begin(self, job: _Job) -> Generation:
+    def _begin(self, job: _Job) -> Generation | Scoring:
+        return self._begin_answer(job) if job.ask.draft_length is None else self._begin_scoring(job)
+
+    def _begin_answer(self, job: _Job) -> Generation:
         ask = job.ask
-        known = self._prefixes.find(ask.prompt)
         return Generation(
             ask,
-            target=self._model.target(self._model.empty_cache() if known is None else known),
+            target=self._target_after(self._prefixes.find(ask.prompt)),
             session=self._drafter.open(ask.prompt) if ask.mode is Mode.PROD else None,
             text=AnswerText(self._decode, ask.stop_strings),
             asked=job.asked,
             clock=self._clock,
             observe_pass=self._metrics.pass_done,
         )
+
+    def _begin_scoring(self, job: _Job) -> Scoring:
+        ask = job.ask
+        context = ask.prompt[: len(ask.prompt) - (ask.draft_length or 0)]
+        grown = self._contexts.take(context)
+        return Scoring(
+            ask,
+            target=self._target_after(self._prefixes.find(context) if grown is None else grown),
+            grown=grown is not None,
+            text=AnswerText(self._decode, ()),
+            asked=job.asked,
+            clock=self._clock,
+        )
+
+    def _target_after(self, known: KvCache | None) -> CachedTarget:
+        return self._model.target(self._model.empty_cache() if known is None else known)

@@ -38,6 +38,8 @@ class Ask:
             None reports neither.
         mode: Whether to speculate. Shadow is generated like off.
         k: Most draft tokens per step.
+        draft_length: How many of the prompt's last ids are a draft to be scored; fewer than it has.
+            None for a prompt to be answered.
     """
 
     prompt: tuple[int, ...]
@@ -49,6 +51,7 @@ class Ask:
     alternatives: int | None = None
     mode: Mode = Mode.OFF
     k: int = 0
+    draft_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +92,14 @@ class Emission:
         text: What is now safe to show; may be empty.
         logprobs: One for each token if asked for, else empty.
         finish: Set on the last emission.
+        choices: Of a scored draft, the target's choice before it and after each of its tokens; else empty.
     """
 
     token_ids: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprob, ...]
     finish: Finish | None
+    choices: tuple[int, ...] = ()
 
 
 class Ending:

@@ -204,6 +204,7 @@ class AskReader:
             alternatives=alternatives,
             mode=body.speculation.ace_mode,
             k=body.speculation.ace_k,
+            draft_length=body.speculation.ace_score,
         )
 
 

@@ -10,6 +10,7 @@ import uvicorn
 
 from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.app import Backend, create_app
+from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Limits
 from draftrunner.embedded.fitting import FittingDrafter
 from draftrunner.embedded.metrics import EngineMetrics
@@ -28,6 +29,9 @@ DRAFTER = "ngram"
 
 KEPT_PREFIX_TOKENS = 16_384
 """About 380 MB of keys and values for the demo model in bfloat16."""
+
+KEPT_CONTEXT_TOKENS = 16_384
+"""The same; room to grow may double it."""
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +93,7 @@ def assemble(
         decode=quick_tokenizer.decode,
         drafter=drafter,
         prefixes=PrefixStore(most_tokens=KEPT_PREFIX_TOKENS),
+        contexts=ContextStore(most_tokens=KEPT_CONTEXT_TOKENS),
         metrics=metrics,
         limits=limits,
     )

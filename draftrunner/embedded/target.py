@@ -65,6 +65,10 @@ class CachedTarget:
         """Feed `tokens`; row i holds the logits that follow `tokens[:i + 1]`."""
         return self._forward(tokens, rows=len(tokens))
 
+    def last_rows(self, tokens: Sequence[int], count: int) -> list[Row]:
+        """Feed `tokens` and return the logits that follow each of the last `count`."""
+        return self._forward(tokens, rows=count)
+
     def prefill(self, tokens: Sequence[int]) -> Row:
         """Feed `tokens` and return the logits that follow the last."""
         (row,) = self._forward(tokens, rows=1)

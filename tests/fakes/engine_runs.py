@@ -10,6 +10,7 @@ from typing import Any
 
 from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.answers import Answer
+from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Failure, Limits
 from draftrunner.embedded.fitting import FittingDrafter
 from draftrunner.embedded.generation import Ask, Emission, Mode
@@ -79,6 +80,7 @@ def running_engine(
     *,
     limits: Limits | None = None,
     kept_prefix_tokens: int = 0,
+    kept_context_tokens: int = 10_000,
 ) -> Iterator[EngineRun]:
     """Run an engine for the enclosed block. By default it keeps no prefixes."""
     drafter = FittingDrafter(DRAFTERS["ngram"](EMBEDDED), model.context_length)
@@ -88,6 +90,7 @@ def running_engine(
         decode=decode,
         drafter=drafter,
         prefixes=PrefixStore(most_tokens=kept_prefix_tokens),
+        contexts=ContextStore(most_tokens=kept_context_tokens),
         metrics=metrics,
         limits=limits or Limits(),
     )

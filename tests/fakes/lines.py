@@ -47,9 +47,11 @@ class TargetLine:
         if self._over_after is not None and len(self.answer) >= self._over_after:
             raise AnswerOver(self._over_after)
         self.drafts.append(list(draft))
-        context = (*self._prompt, *self.answer)
-        choices = [self._choose((*context, *draft[:i])) for i in range(len(draft) + 1)]
+        choices = self.choices((*self._prompt, *self.answer), draft)
         return Choices(choices, [token in self._stops for token in choices])
+
+    def choices(self, context: tuple[int, ...], draft: Sequence[int]) -> list[int]:
+        return [self._choose((*context, *draft[:i])) for i in range(len(draft) + 1)]
 
     def finish(self, done: Step, *, slower_than_plain: bool) -> int:
         self._take(done)

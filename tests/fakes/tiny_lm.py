@@ -87,6 +87,28 @@ def _trained_tokenizer() -> Any:
     return fast
 
 
+class MarkovModel:
+    """Takes the place of a transformers model whose logits depend on the last token alone.
+
+    Args:
+        logits: Row t holds those after token t; shape [vocab, vocab].
+    """
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        text_config = SimpleNamespace(
+            num_hidden_layers=1, max_position_embeddings=CONTEXT_LENGTH, vocab_size=len(logits)
+        )
+        self.config = SimpleNamespace(get_text_config=lambda: text_config)
+        self._logits = logits
+
+    def __call__(
+        self, *, input_ids: torch.Tensor, cache: Any, use_cache: bool, logits_to_keep: int
+    ) -> SimpleNamespace:
+        states = torch.zeros(1, 1, input_ids.shape[1], 1)
+        cache.update(states, states, 0)
+        return SimpleNamespace(logits=self._logits[input_ids[:, -logits_to_keep:]])
+
+
 class ScriptedModel:
     """Takes the place of a transformers model, and predicts a script by position whatever it is fed.
 

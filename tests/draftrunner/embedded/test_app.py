@@ -18,6 +18,7 @@ from draftrunner.embedded.engine import Deliver, Limits, Submission
 from draftrunner.embedded.generation import Ask
 from draftrunner.embedded.server import assemble
 from draftrunner.embedded.target import LanguageModel
+from draftrunner.model import MAX_LOOKAHEAD
 from draftrunner.weights import Checkpoint, end_ids, load_model, load_tokenizer
 from tests.fakes.served import served
 from tests.fakes.tiny_lm import CONTEXT_LENGTH, VOCABULARY_SIZE, ScriptedModel
@@ -471,6 +472,94 @@ async def test_extras_that_mean_nothing_are_refused(client: httpx.AsyncClient, e
     assert error["param"] == "vllm_xargs"
 
 
+# --- scored drafts ----------------------------------------------------------------------------
+
+IDS = [40, 41, 42, 43, 44, 45]
+
+
+def scoring(draft_length: object, **fields: Any) -> Json:
+    """A body whose prompt ends with a draft of that length."""
+    extras = {"ace_score": draft_length}
+    return completion(prompt=IDS, max_tokens=1, vllm_xargs=extras) | fields
+
+
+@pytest.mark.parametrize("draft_length", [0, 1, 5])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+async def test_a_draft_is_answered_with_the_targets_own_choices(
+    client: httpx.AsyncClient, draft_length: int, temperature: float
+) -> None:
+    sampling = {"temperature": temperature, "seed": 3}
+    answer = await ask(client, COMPLETIONS, scoring(draft_length, return_token_ids=True, **sampling))
+    prompts = [IDS[: len(IDS) - draft_length + place] for place in range(draft_length + 1)]
+    alone = await ask(
+        client, COMPLETIONS, completion(prompt=prompts, max_tokens=1, return_token_ids=True, **sampling)
+    )
+    choices = [whole(alone, place)["token_ids"][0] for place in range(draft_length + 1)]
+    assert answer["ace_score"] == {"choices": choices, "ends": [False] * (draft_length + 1)}
+    assert whole(answer) == whole(alone, draft_length), "the answer's one token is the last choice"
+    assert "ace_score" not in alone
+
+
+async def test_a_choice_that_ends_the_answer_is_marked_unless_ends_are_ignored(
+    tiny_checkpoint: Checkpoint,
+) -> None:
+    model: Any = ScriptedModel([0, 40, 1, 41, 1], vocabulary_size=VOCABULARY_SIZE)
+    with served(app_of(LanguageModel(model, end_ids=[1]), tiny_checkpoint)) as url:
+        async with client_of(url) as scripted:
+            body = scoring(3, prompt=[0, 40, 1, 41])
+            assert (await ask(scripted, COMPLETIONS, body))["ace_score"] == {
+                "choices": [40, 1, 41, 1],
+                "ends": [False, True, False, True],
+            }
+            free = (await ask(scripted, COMPLETIONS, body | {"ignore_eos": True}))["ace_score"]
+            assert free["ends"] == [False] * 4
+
+
+async def test_a_one_token_answer_tells_an_end_of_sequence_from_the_limit(
+    tiny_checkpoint: Checkpoint,
+) -> None:
+    """What verifying a draft by one prompt for each of its prefixes needs to know."""
+    model: Any = ScriptedModel([0, 40, 1], vocabulary_size=VOCABULARY_SIZE)
+    with served(app_of(LanguageModel(model, end_ids=[1]), tiny_checkpoint)) as url:
+        async with client_of(url) as scripted:
+            body = completion(prompt=[[0], [0, 40]], max_tokens=1, return_token_ids=True)
+            answer = await ask(scripted, COMPLETIONS, body)
+    assert [(choice["token_ids"], choice["finish_reason"]) for choice in answer["choices"]] == [
+        ([40], "length"),
+        ([1], "stop"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        (scoring(17), "vllm_xargs.ace_score"),
+        (scoring(-1), "vllm_xargs.ace_score"),
+        (scoring("2"), "vllm_xargs.ace_score"),
+        (scoring(len(IDS)), "one prompt of token ids, longer than the draft"),
+        (scoring(1, prompt=PROMPT), "one prompt of token ids"),
+        (scoring(1, prompt=[IDS, IDS]), "one prompt of token ids"),
+        (scoring(1, max_tokens=2), "max_tokens: 1"),
+        (scoring(1, max_tokens=None), "max_tokens: 1"),
+        (scoring(1, stream=True), "without stream"),
+        (scoring(1, stop=["a"]), "without stream, stop"),
+        (scoring(1, stop_token_ids=[1]), "stop_token_ids"),
+        (scoring(1, logprobs=0), "logprobs"),
+        (scoring(1, n=2), "n is not supported"),
+        (scoring(1, vllm_xargs={"ace_score": 1, "ace_mode": "prod"}), "ace_mode: off"),
+    ],
+)
+async def test_a_draft_is_scored_alone_and_by_ids(
+    client: httpx.AsyncClient, body: Json, missing: str
+) -> None:
+    assert missing in (await refusal(client, COMPLETIONS, body))["message"]
+
+
+async def test_a_conversation_has_no_draft_to_score(client: httpx.AsyncClient) -> None:
+    error = await refusal(client, CHAT, chat(vllm_xargs={"ace_score": 0}))
+    assert "/v1/completions" in error["message"]
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 
@@ -696,6 +785,7 @@ async def test_a_failure_inside_a_stream_is_its_last_event(failing: str) -> None
 
 async def test_the_model_is_listed_with_its_context(client: httpx.AsyncClient) -> None:
     (model,) = (await client.get("/v1/models")).json()["data"]
+    assert model["ace_score"] == MAX_LOOKAHEAD
     assert (model["id"], model["owned_by"], model["max_model_len"]) == (
         "tiny",
         "ace-embedded",
