@@ -31,7 +31,7 @@ def runs(target: str, marks: frozenset[str]) -> bool:
     """Whether a target's selection takes a test with these marks."""
     selection = re.search(r"-m '([^']+)'", recipe(target))
     assert selection is not None, f"{target} selects no tests by their marks"
-    return Expression.compile(selection[1]).evaluate(lambda name, **_: name in marks)
+    return Expression.compile(selection[1]).evaluate(lambda name, /, **_: name in marks)
 
 
 def test_ci_calls_every_group_of_tests() -> None:

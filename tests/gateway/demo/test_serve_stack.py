@@ -23,13 +23,21 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
     log = tmp_path_factory.mktemp("serve") / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "demo", "--serve"], stdout=output, stderr=output
+            [sys.executable, "-m", "gateway", "demo", "--serve"],
+            stdout=output,
+            stderr=output,
+            preexec_fn=_with_ctrl_c,
         )
     try:
         yield process, _printed(process, log)
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
+
+
+def _with_ctrl_c() -> None:
+    """A shell that starts tests in the background has them ignore it, and their children too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _printed(process: subprocess.Popen[bytes], log: Path) -> str:
