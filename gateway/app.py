@@ -191,7 +191,12 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
         worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
         standings = Standings(
-            load=load, runners=runners.live, calibrations=calibrations, worths=worths, pairings=dict
+            load=load,
+            runners=runners.live,
+            calibrations=calibrations,
+            worths=worths,
+            policy=policy,
+            pairing=lambda *_: None,
         )
         loop = LoopExecutor(
             pool=pool,

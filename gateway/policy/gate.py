@@ -22,8 +22,8 @@ from probes.model import Capability, Support
 NOT_CALIBRATED = "not_calibrated"
 """The reason that a measurement can take away."""
 
-_OWN_TOKENIZER = frozenset({"draft_model"})
-"""Drafters that read ids with a vocabulary of their own; the others only copy the target's."""
+DRAFT_MODEL = "draft_model"
+"""The drafter that reads ids with a tokenizer of its own; the others only copy the target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def _runner(case: LoopCase) -> Obstacle | None:
 
 
 def _pairing(case: LoopCase) -> Obstacle | None:
-    if case.drafter not in _OWN_TOKENIZER:
+    if case.drafter != DRAFT_MODEL:
         return None
-    pairing = case.standing.pairings.get((case.backend.name, case.facts.model))
+    pairing = case.standing.pairing
     if pairing is not None and pairing.agrees:
         return None
     seen = pairing.sentence if pairing else "the two tokenizers have not been compared yet"

@@ -23,18 +23,19 @@ class Pairing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A snapshot, so that `decide` stays a function of its arguments.
+    """A snapshot for one request at one backend, so that `decide` stays a function of its arguments.
 
     Attributes:
         running: Requests under way at the backend, the one to be decided included.
         drafters: What live draft runners have announced.
         costs: Calibrations of steps, expired ones perhaps among them.
         worths: Predicted multipliers, from shadow answers.
-        pairings: (backend, model) to how the live draft model's tokenizer compares with that model's.
+        pairing: How the live draft model's tokenizer compares with the target's; None without one, and
+            where no rule would use it.
     """
 
     running: int = 1
     drafters: frozenset[str] = frozenset()
     costs: Mapping[CostKey, Calibration] = field(default_factory=dict)
     worths: Mapping[WorthKey, Worth] = field(default_factory=dict)
-    pairings: Mapping[tuple[str, str], Pairing] = field(default_factory=dict)
+    pairing: Pairing | None = None

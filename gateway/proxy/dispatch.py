@@ -37,8 +37,8 @@ _EDIT_REFUSED = frozenset({400, 422, 500})
 class Standings(Protocol):
     """What is known beside findings. `gateway.evidence.standings.Standings` is one."""
 
-    def at(self, running: int) -> Standing:
-        """As things are now, for a request that is one of `running` at its backend."""
+    def at(self, backend: str, model: str, running: int) -> Standing:
+        """As things are now, for a request for `model` that is one of `running` at `backend`."""
         ...
 
     def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:
@@ -116,7 +116,7 @@ class Dispatcher:
 
     def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
         facts = exchange.request.facts
-        standing = self._standings.at(exchange.place.among(backend.name))
+        standing = self._standings.at(backend.name, facts.model, exchange.place.among(backend.name))
         decision = decide(exchange.policy.policy, facts, backend, self._now(), standing)
         if decision.reason == NOT_CALIBRATED and decision.drafter:
             self._standings.want_calibration(backend, facts.model, decision.drafter, standing.running)

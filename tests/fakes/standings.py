@@ -26,7 +26,7 @@ class ScriptedStandings:
     standing: Standing = field(default_factory=Standing)
     wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
 
-    def at(self, running: int) -> Standing:
+    def at(self, backend: str, model: str, running: int) -> Standing:
         return replace(self.standing, running=running)
 
     def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:
@@ -82,4 +82,11 @@ def standings_of(
 ) -> Standings:
     """Standings over a real store."""
     worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=clock)
-    return Standings(load=load, runners=runners.live, calibrations=calibrations, worths=worths, pairings=dict)
+    return Standings(
+        load=load,
+        runners=runners.live,
+        calibrations=calibrations,
+        worths=worths,
+        policy=policy,
+        pairing=lambda *_: None,
+    )

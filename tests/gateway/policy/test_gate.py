@@ -117,16 +117,15 @@ def test_a_draft_model_needs_a_tokenizer_that_was_found_to_be_the_targets(
     pairing: Compared | None, words: str
 ) -> None:
     """BR-B01."""
-    pairings = {("gpu-1", "m"): pairing} if pairing else {}
-    standing = replace(KNOWN, drafters=frozenset({"draft_model"}), pairings=pairings)
+    standing = replace(KNOWN, drafters=frozenset({"draft_model"}), pairing=pairing)
     case = replace(CASE, drafter="draft_model", standing=standing)
     assert reason(case) == "tokenizer_mismatch"
     assert words in why(case)
 
 
 def test_a_draft_model_whose_tokenizer_agrees_is_judged_by_its_evidence() -> None:
-    pairings = {("gpu-1", "m"): Compared(True, "all 49152 ids agree")}
-    standing = replace(KNOWN, drafters=frozenset({"draft_model"}), pairings=pairings)
+    agrees = Compared(True, "all 49152 ids agree")
+    standing = replace(KNOWN, drafters=frozenset({"draft_model"}), pairing=agrees)
     assert reason(replace(CASE, drafter="draft_model", standing=standing)) == "not_calibrated"
 
 
