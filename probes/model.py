@@ -18,11 +18,11 @@ class Capability(StrEnum):
     RETURNED_TOKEN_IDS = "returned_token_ids"
     LOGPROBS = "logprobs"
     TOKENIZE = "tokenize"
+    IN_ENGINE = "in_engine"
     DETOKENIZE = "detokenize"
     SCORED = "scored"
     INDEPENDENT_DRAWS = "independent_draws"
     NEUTRAL_DEFAULTS = "neutral_defaults"
-    IN_ENGINE = "in_engine"
 
 
 class Support(StrEnum):

@@ -193,11 +193,11 @@ SUITE = (
     Question(capability=Capability.RETURNED_TOKEN_IDS, tokens=2, ask=ask_returned_token_ids),
     Question(capability=Capability.LOGPROBS, tokens=1, ask=ask_logprobs),
     Question(capability=Capability.TOKENIZE, tokens=1, ask=ask_tokenize),
+    IN_ENGINE,
     Question(capability=Capability.DETOKENIZE, tokens=4, ask=ask_detokenize),
     SCORED,
     INDEPENDENT_DRAWS,
     NEUTRAL_DEFAULTS,
-    IN_ENGINE,
 )
 
 

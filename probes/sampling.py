@@ -18,7 +18,7 @@ CALLS = 2
 
 NEUTRAL: Mapping[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 STRONG: Mapping[str, Any] = {"repetition_penalty": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
-COPIED_TOKENS = 6
+COPIED_TOKENS = 5
 
 Written = list[tuple[Any, ...]]
 

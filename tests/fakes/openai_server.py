@@ -152,7 +152,9 @@ class OpenAIServer:
             return [self.ids_of(prompt)]
         if all(isinstance(token, int) for token in prompt):
             return [prompt] if "token_id_prompts" in self.can else None
-        return [self.ids_of(text) for text in prompt] if "prompt_lists" in self.can else None
+        if "prompt_lists" not in self.can:
+            return None
+        return [self.ids_of(one) if isinstance(one, str) else one for one in prompt]
 
     def _chat_ids(self, body: Document) -> list[int]:
         return [1, *(token for message in body["messages"] for token in self.ids_of(message["content"])), 2]
