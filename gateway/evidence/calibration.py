@@ -158,6 +158,8 @@ class CostMeter:
                 f"Backend {backend.name!r} streamed {tokens} of {PLAIN_TOKENS} ids for a prompt of ours."
             )
         (first_at, in_first), (last_at, _) = arrivals[0], arrivals[-1]
+        if last_at <= first_at:
+            raise BackendError(f"Backend {backend.name!r} streamed a whole answer of ours in one piece.")
         return (last_at - first_at) / (tokens - in_first)
 
     async def _verify(self, backend: Backend, key: CostKey, prompt: Sequence[int]) -> dict[int, list[float]]:

@@ -6,6 +6,7 @@ can be drafted for. A penalty makes it go on with something new; draws are keyed
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
@@ -57,6 +58,7 @@ class OpenAIServer:
         answers: Paths that are answered with a given status (and body) whatever is asked.
         hangs: Paths that are never answered.
         spoil: Changes a generated answer before it is sent: `spoil(request, answer)`.
+        token_s: Seconds that a streamed token takes.
         generated: Tokens generated so far.
         asked: Every POST so far: path and body.
     """
@@ -71,6 +73,7 @@ class OpenAIServer:
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     hangs: frozenset[str] = frozenset()
     spoil: Callable[[Document, Document], None] = lambda request, answer: None
+    token_s: float = 0.0
     generated: int = 0
     asked: list[tuple[str, Document]] = field(default_factory=list)
     words: dict[str, int] = field(default_factory=dict)
@@ -240,6 +243,7 @@ class OpenAIServer:
             if token is not None:
                 delta["token_ids"] = [token]
             yield _event({"choices": [{"index": 0, "finish_reason": None, **delta}]})
+            await asyncio.sleep(self.token_s)
         yield _event({"choices": [{"index": 0, "finish_reason": "length", "delta": {}}]})
         if body.get("stream_options", {}).get("include_usage") and "stream_usage" in self.can:
             yield _event({"choices": [], "usage": answer["usage"], "metrics": answer["metrics"]})
