@@ -28,6 +28,7 @@ from draftrunner.requests import (
     Lookahead,
     ServiceError,
     Slots,
+    Tenant,
     TokenId,
     check_bearer,
     check_known,
@@ -65,7 +66,7 @@ class LoopRequest(BaseModel):
     drafter: str
     profile: str
     k: Lookahead
-    tenant: Annotated[str, Field(max_length=256)]
+    tenant: Tenant
     max_tokens: Annotated[int, Field(strict=True, ge=1)]
     plain_seconds_per_token: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 MAX_LOOKAHEAD = 16
 """Most draft tokens that one step may verify (the policy schema allows 1 to this)."""
@@ -20,6 +20,9 @@ class Profile:
         min_n: Shortest suffix, in tokens, that n-gram lookup may match.
         max_n: Longest suffix, in tokens, that n-gram lookup tries first.
         pad_to_k: Whether the engine fills unused draft slots up to K (and verifies them).
+        max_tree_depth: Longest match of suffix decoding, in tokens, the first that follows included.
+        max_spec_factor: Most tokens that suffix decoding drafts per token matched.
+        min_token_prob: How likely, by its counts, suffix decoding's draft up to a token has to be.
     """
 
     name: str
@@ -27,6 +30,9 @@ class Profile:
     min_n: int
     max_n: int
     pad_to_k: bool
+    max_tree_depth: int = 24
+    max_spec_factor: float = 1.0
+    min_token_prob: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,27 @@ class Drafter(Protocol):
 
     def learn(self, answer: Sequence[int], origin: Origin) -> None:
         """A finished answer, for the drafters that copy from earlier ones; the others forget it at once."""
+        ...
+
+
+@runtime_checkable
+class TeacherForced(Drafter, Protocol):
+    """A drafter whose token at every position of a finished answer takes one pass, not a proposal each.
+
+    It is `consistent`, and its sessions propose greedily: after any context, `propose(k)` gives its own next
+    `min(k, room(len(context)))` tokens, each after those before it.
+    """
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> Sequence[int]:
+        """The drafter's own next token at every position of the answer, given the true tokens before it.
+
+        Entry i is its guess for `answer[i]`; the answer's last id is never read. Where the context
+        outgrows the drafter the entries end.
+        """
+        ...
+
+    def room(self, length: int) -> int:
+        """How many tokens it can propose after a context of `length` tokens; 0 where it can propose none."""
         ...
 
 

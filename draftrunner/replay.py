@@ -2,18 +2,20 @@
 
 At each position the drafter proposes from the true context. A proposal made there is accepted exactly
 as far as it agrees with the answer, because up to that point the drafter saw its own tokens. What one
-live run would have counted is then a walk over these agreements, so one pass answers for every K. The
-counting here shares nothing with `draftrunner.loop`: each is the other's test.
+live run would have counted is then a walk over these agreements. Where a drafter is consistent, one proposal
+at each position answers for every K; where its proposals depend on K, each K's own passes are asked for.
+The counting here shares nothing with `draftrunner.loop`: each is the other's test.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from draftrunner.model import Drafter
+from draftrunner.model import NOBODY, Drafter, Origin, TeacherForced
 
 UNKNOWN_ID = -1
 """Stands in an answer for a token that was emitted but whose id is not known. No draft equals it."""
@@ -83,45 +85,90 @@ class Replayed:
 
 
 class _Position(NamedTuple):
-    """What a pass that starts at one position of the answer finds."""
+    """What a pass that starts at one position of the answer finds: of the drafted, how many agree with it."""
 
     drafted: int
     agreeing: int
 
 
 def replay(
-    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, ks: Iterable[int]
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    drafter: Drafter,
+    ks: Iterable[int],
+    origin: Origin = NOBODY,
 ) -> dict[int, Replayed]:
     """Score `answer_ids` as if it had been generated with each lookahead in `ks`.
 
     Exact for greedy and for sampled answers, given a drafter that keeps the promises of
-    `draftrunner.model.DraftSession`. Pure.
+    `draftrunner.model.DraftSession`. Teaches the drafter nothing.
 
     Args:
         prompt_ids: The prompt, as the target saw it.
-        answer_ids: Every generated token, an end-of-sequence included; UNKNOWN_ID for one whose id
+        answer_ids: Every generated token, an end-of-sequence included; UNKNOWN_ID for a last one whose id
             is not known.
         drafter: Proposes from the target's token ids.
-        ks: Lookaheads to answer for. The drafter is asked once per position for the largest.
+        ks: Lookaheads to answer for.
+        origin: Whose answer it is, and when its request began.
     """
     lookaheads = sorted(set(ks))
     if not lookaheads:
         return {}
-    positions = _teacher_forced(prompt_ids, answer_ids, drafter, lookaheads[-1])
+    if isinstance(drafter, TeacherForced):
+        positions = _guessed(prompt_ids, answer_ids, drafter, lookaheads[-1])
+    elif drafter.consistent:
+        positions = _proposed(prompt_ids, answer_ids, drafter, lookaheads[-1], origin)
+    else:
+        return _walked_together(prompt_ids, answer_ids, drafter, lookaheads, origin)
     return {k: _walk(positions, k) for k in lookaheads}
 
 
-def _teacher_forced(
-    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int
+def _guessed(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: TeacherForced, k: int
 ) -> list[_Position]:
-    """One entry per answer token that a pass may start with: all but the first, which is prefill's."""
-    session = drafter.open(prompt_ids)
+    """From one pass: while its guesses agree with the answer they are what it would have proposed."""
+    guesses = drafter.greedy(prompt_ids, answer_ids)
     positions: list[_Position] = []
     for start in range(1, len(answer_ids)):
-        session.extend(answer_ids[start - 1 : start])
-        draft = session.propose(k)
-        positions.append(_Position(len(draft), _agreeing(draft, answer_ids[start : start + len(draft)])))
+        drafted = min(k, drafter.room(len(prompt_ids) + start))
+        end = start + drafted
+        positions.append(_Position(drafted, _agreeing(guesses[start:end], answer_ids[start:end])))
     return positions
+
+
+def _proposed(
+    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int, origin: Origin
+) -> list[_Position]:
+    """From a proposal at every position."""
+    positions: list[_Position] = []
+    with contextlib.closing(drafter.open(prompt_ids, origin)) as session:
+        for start in range(1, len(answer_ids)):
+            session.extend(answer_ids[start - 1 : start])
+            positions.append(_position(session.propose(k), answer_ids, start))
+    return positions
+
+
+def _walked_together(
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    drafter: Drafter,
+    lookaheads: Sequence[int],
+    origin: Origin,
+) -> dict[int, Replayed]:
+    """Follow the runs of every lookahead along one session, each with the proposals of its own passes."""
+    passes: dict[int, list[_Position]] = {k: [] for k in lookaheads}
+    next_start = dict.fromkeys(lookaheads, 1)
+    with contextlib.closing(drafter.open(prompt_ids, origin)) as session:
+        for start in range(1, len(answer_ids)):
+            session.extend(answer_ids[start - 1 : start])
+            for k in [k for k in lookaheads if next_start[k] == start]:
+                passes[k].append(_position(session.propose(k), answer_ids, start))
+                next_start[k] += passes[k][-1].agreeing + 1
+    return {k: _counted(passes[k], k, max(len(answer_ids) - 1, 0)) for k in lookaheads}
+
+
+def _position(draft: Sequence[int], answer_ids: Sequence[int], start: int) -> _Position:
+    return _Position(len(draft), _agreeing(draft, answer_ids[start : start + len(draft)]))
 
 
 def _agreeing(draft: Sequence[int], answer: Sequence[int]) -> int:
@@ -134,20 +181,21 @@ def _agreeing(draft: Sequence[int], answer: Sequence[int]) -> int:
 
 def _walk(positions: Sequence[_Position], k: int) -> Replayed:
     """Follow one run: each pass emits what it accepted and one token more, as far as the answer goes."""
-    drafted: list[int] = []
-    accepted: list[int] = []
-    passes = start = 0
+    passes: list[_Position] = []
+    start = 0
     while start < len(positions):
-        passes += 1
-        agreeing = min(positions[start].agreeing, k)
-        if in_pass := min(positions[start].drafted, k):
-            drafted.append(in_pass)
-            accepted.append(agreeing)
-        start += agreeing + 1
+        drafted, agreeing = positions[start]
+        passes.append(_Position(min(drafted, k), min(agreeing, k)))
+        start += passes[-1].agreeing + 1
+    return _counted(passes, k, len(positions))
+
+
+def _counted(passes: Sequence[_Position], k: int, decode_tokens: int) -> Replayed:
+    steps = [position for position in passes if position.drafted]
     return Replayed(
         k=k,
-        decode_tokens=len(positions),
-        passes=passes,
-        per_step_drafted=tuple(drafted),
-        per_step_accepted=tuple(accepted),
+        decode_tokens=decode_tokens,
+        passes=len(passes),
+        per_step_drafted=tuple(position.drafted for position in steps),
+        per_step_accepted=tuple(position.agreeing for position in steps),
     )

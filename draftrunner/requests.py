@@ -20,6 +20,7 @@ from starlette.requests import HTTPConnection
 from draftrunner.model import MAX_LOOKAHEAD
 
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Tenant = Annotated[str, Field(strict=True, max_length=256)]
 Lookahead = Annotated[int, Field(strict=True, ge=1, le=MAX_LOOKAHEAD)]
 
 

@@ -22,7 +22,7 @@ from draftrunner.drafters import Drafters, make_drafters
 from draftrunner.join import joined
 from draftrunner.listening import listen, own_url
 from draftrunner.loop_service import IDLE_S, LOOPS_AT_ONCE, LoopRoute
-from draftrunner.model import MAX_LOOKAHEAD
+from draftrunner.model import MAX_LOOKAHEAD, Origin
 from draftrunner.profiles import PROFILES
 from draftrunner.replay import UNKNOWN_ID, Replayed, replay
 from draftrunner.requests import (
@@ -31,6 +31,7 @@ from draftrunner.requests import (
     RequestTooLarge,
     ServiceError,
     Slots,
+    Tenant,
     TokenId,
     check_bearer,
     check_known,
@@ -63,6 +64,13 @@ class ReplayRequest(BaseModel):
     drafter: str
     profile: str
     ks: Annotated[list[Lookahead], FailFast(), Field(min_length=1, max_length=MAX_LOOKAHEAD)]
+    tenant: Tenant = ""
+    started_at: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Whose answer it is, and when its request began."""
+        return Origin(tenant=self.tenant, as_of=self.started_at)
 
 
 def create_app(
@@ -124,10 +132,14 @@ def create_app(
 
 
 def replay_body(body: bytes, drafters: Drafters) -> bytes:
-    """Answer the JSON of a `/v1/replay` body with the JSON of its curve, or raise a ServiceError."""
+    """Answer the JSON of a `/v1/replay` body with the JSON of its curve, or raise a ServiceError.
+
+    The drafter then learns the answer, for later requests of its tenant.
+    """
     asked = _parsed(body, drafters)
     drafter = drafters[asked.drafter][asked.profile]
-    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks)
+    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks, asked.origin)
+    drafter.learn([token for token in asked.answer_ids if token != UNKNOWN_ID], asked.origin)
     return orjson.dumps(
         {
             "drafter": asked.drafter,

@@ -1,18 +1,19 @@
 """Does the engine speculate by itself, per request, as it is told? Asked by behaviour, of any engine.
 
 The contract: `vllm_xargs: {"ace_mode": "off|shadow|prod", "ace_k": n}` in the request, counts in
-`metrics.speculative_decoding` of the answer; without `ace_mode` nothing is speculated.
+`metrics.speculative_decoding` of the answer; without `ace_mode` nothing is speculated. An engine with several
+drafters lists them as `drafters` in /version, and takes `ace_drafter`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.model import Capability, Finding
+from probes.model import Capability, Finding, Support
 from probes.question import Question, Target, no, unknown, without_success, yes
-from probes.wire import Reply, clipped, dig, is_count
+from probes.wire import NoAnswer, Reply, clipped, dig, is_count
 
 TOKENS_PER_RUN = 5
 LONG, SHORT = 4, 1
@@ -88,13 +89,14 @@ class Broken(Exception):
 
 
 async def ask_in_engine(target: Target) -> Finding:
-    """Does it keep the `in_engine` contract?"""
+    """Does it keep the `in_engine` contract? The value is the drafters that it lists."""
     try:
         first = await _run(target, PROD)
         if first.report is None:
             seen = f"{PROD} is ignored: no metrics.speculative_decoding in the answer"
             return no(Capability.IN_ENGINE, seen)
-        return _judge([first, *[await _run(target, asked) for asked in RUNS[1:]]])
+        found = _judge([first, *[await _run(target, asked) for asked in RUNS[1:]]])
+        return replace(found, value=await _drafters(target)) if found.support is Support.YES else found
     except Unanswered as unanswered:
         return without_success(Capability.IN_ENGINE, unanswered.reply)
     except Broken as broken:
@@ -120,6 +122,16 @@ async def _run(target: Target, asked: Asked) -> Run:
         ids=tuple(token for delta in ids if isinstance(delta, list) for token in delta),
         report=next((report for report in reports if report is not None), None),
     )
+
+
+async def _drafters(target: Target) -> list[str] | None:
+    """Those that the engine lists; None where it lists none."""
+    try:
+        listed = (await target.wire.get("/version")).dig("drafters")
+    except NoAnswer:
+        return None
+    named = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+    return listed if named else None
 
 
 def _judge(runs: Sequence[Run]) -> Finding:

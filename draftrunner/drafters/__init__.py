@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from draftrunner.drafters.ngram import NgramDrafter
+from draftrunner.drafters.suffix import SuffixDrafter
 from draftrunner.model import Drafter, Profile
 from draftrunner.profiles import PROFILES
 
 DRAFTERS: dict[str, Callable[[Profile], Drafter]] = {
     "ngram": NgramDrafter,
+    "suffix": SuffixDrafter,
 }
 
 Drafters = Mapping[str, Mapping[str, Drafter]]

@@ -199,7 +199,7 @@ def usage(answers: Sequence[Answer]) -> dict[str, Any]:
 def request_metrics(answer: Answer, finish: Finish, drafter: Drafter) -> dict[str, Any]:
     """Return vLLM's per-request `metrics` and the number of decode forwards, for a finished answer.
 
-    `drafter` is what a shadow request would have drafted with.
+    `drafter` is the one that was asked for; a shadow request would have drafted with it.
     """
     times, tokens = finish.times, len(answer.token_ids)
     generating = times.last_token - times.first_token
@@ -219,7 +219,7 @@ def _speculation(answer: Answer, finish: Finish, drafter: Drafter) -> dict[str, 
     if ask.mode is Mode.OFF:
         return None
     if ask.mode is Mode.SHADOW:
-        would_be = replay(ask.prompt, answer.token_ids, drafter, [ask.k])[ask.k]
+        would_be = replay(ask.prompt, answer.token_ids, drafter, [ask.k], ask.origin)[ask.k]
         drafted, accepted = list(would_be.per_step_drafted), list(would_be.per_step_accepted)
     else:
         drafted = [done.drafted for done in finish.steps if done.drafted]

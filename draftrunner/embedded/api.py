@@ -23,6 +23,7 @@ from draftrunner.model import MAX_LOOKAHEAD
 MAX_STOP_STRINGS = 4
 MAX_LOGPROBS = 20
 DEFAULT_LOOKAHEAD = 5
+DEFAULT_DRAFTER = "ngram"
 DEFAULT_COMPLETION_TOKENS = 16
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -84,6 +85,8 @@ class Extras(BaseModel):
     ace_mode: Annotated[Mode, Field(strict=False)] = Mode.OFF
     ace_k: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = DEFAULT_LOOKAHEAD
     ace_score: Annotated[int, Field(ge=0, le=MAX_LOOKAHEAD)] | None = None
+    ace_drafter: str = DEFAULT_DRAFTER
+    ace_tenant: Annotated[str, Field(max_length=256)] = ""
 
 
 class StreamOptions(BaseModel):
@@ -145,7 +148,7 @@ class GenerationBody(OpenBody):
 
     @property
     def speculation(self) -> Extras:
-        """Mode and K, off when the request does not say; and the length of a draft to be scored."""
+        """Mode, K and drafter, off when the request does not say; and the length of a draft to be scored."""
         return self.vllm_xargs or Extras()
 
     @property

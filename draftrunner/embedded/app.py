@@ -66,7 +66,7 @@ class Backend:
         engine: Answers prompts.
         reader: Makes prompts of request bodies.
         spell: Turns a few ids into text at once, whatever else is being read.
-        drafter: What the engine drafts with.
+        drafters: What the engine drafts with, by name.
         metrics: What the engine counts into.
         version: Of this program.
     """
@@ -76,7 +76,7 @@ class Backend:
     engine: Engine
     reader: AskReader
     spell: Spell
-    drafter: Drafter
+    drafters: Mapping[str, Drafter]
     metrics: EngineMetrics
     version: str
 
@@ -162,8 +162,9 @@ class _Routes:
     async def health(self) -> fastapi.Response:
         return fastapi.Response()
 
-    async def version(self) -> dict[str, str]:
-        return {"version": self._backend.version, "engine": ENGINE}
+    async def version(self) -> dict[str, Any]:
+        drafters = sorted(self._backend.drafters)
+        return {"version": self._backend.version, "engine": ENGINE, "drafters": drafters}
 
     async def metrics(self) -> fastapi.Response:
         return fastapi.Response(self._backend.metrics.exposition(), media_type=CONTENT_TYPE)
@@ -222,9 +223,8 @@ class _Routes:
         match answers:
             case [Answer(finish=Finish() as finish) as answer]:
                 # Replaying a long shadow answer takes a while.
-                accounts["metrics"] = await asyncio.to_thread(
-                    request_metrics, answer, finish, self._backend.drafter
-                )
+                drafter = self._backend.drafters[answer.ask.drafter]
+                accounts["metrics"] = await asyncio.to_thread(request_metrics, answer, finish, drafter)
         return accounts
 
 

@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.generation import Ask, Emission, Generation, Mode
@@ -21,7 +21,7 @@ from draftrunner.embedded.prefixes import PrefixStore
 from draftrunner.embedded.scoring import Scoring
 from draftrunner.embedded.target import CachedTarget, LanguageModel
 from draftrunner.embedded.text import AnswerText, Decode
-from draftrunner.model import Drafter
+from draftrunner.model import Drafter, DraftSession
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ class _Job:
     deliver: Deliver
     submission: Submission
     generation: Generation | Scoring | None = None
+    session: DraftSession | None = None
+    answer: list[int] = field(default_factory=list)
 
 
 class Engine:
@@ -88,7 +90,7 @@ class Engine:
     Args:
         model: The target. Used by the engine's thread alone.
         decode: Turns ids into text. Used by the engine's thread alone.
-        drafter: Proposes for requests in prod mode.
+        drafters: Propose for requests in prod mode, by name, and learn those requests' finished answers.
         prefixes: Keys and values of prompts, kept between requests.
         contexts: Keys and values of contexts after which a draft was scored.
         metrics: Told of everything counted.
@@ -101,7 +103,7 @@ class Engine:
         *,
         model: LanguageModel,
         decode: Decode,
-        drafter: Drafter,
+        drafters: Mapping[str, Drafter],
         prefixes: PrefixStore,
         contexts: ContextStore,
         metrics: EngineMetrics,
@@ -111,7 +113,7 @@ class Engine:
         self.limits = limits
         self._model = model
         self._decode = decode
-        self._drafter = drafter
+        self._drafters = drafters
         self._prefixes = prefixes
         self._contexts = contexts
         self._metrics = metrics
@@ -166,6 +168,7 @@ class Engine:
                 if unfinished:
                     self._running.append(job)
         for left in (*self._running, *self._waiting):
+            self._let_go(left)
             left.deliver(left.index, Failure())
 
     def _next(self) -> _Job | None:
@@ -176,7 +179,12 @@ class Engine:
 
     def _admit(self) -> bool:
         """Let go of what was cancelled, fill the free places; say whether there is anything to do."""
-        self._running = deque(job for job in self._running if not job.submission.cancelled)
+        running, self._running = self._running, deque()
+        for job in running:
+            if job.submission.cancelled:
+                self._let_go(job)
+            else:
+                self._running.append(job)
         self._waiting = deque(job for job in self._waiting if not job.submission.cancelled)
         while self._waiting and len(self._running) < self.limits.running:
             self._running.append(self._waiting.popleft())
@@ -187,11 +195,26 @@ class Engine:
         try:
             if job.generation is None:
                 job.generation = self._begin(job)
-            return self._forward(job, job.generation)
+            unfinished = self._forward(job, job.generation)
         except Exception:
             logger.exception("Generating an answer failed")
+            self._let_go(job)
             job.deliver(job.index, Failure())
             return False
+        if not unfinished:
+            self._let_go(job, finished=True)
+        return unfinished
+
+    def _let_go(self, job: _Job, *, finished: bool = False) -> None:
+        """End the drafter's part in an answer; from a finished one it learns."""
+        if job.session is None:
+            return
+        try:
+            job.session.close()
+            if finished:
+                self._drafters[job.ask.drafter].learn(job.answer, job.ask.origin)
+        except Exception:
+            logger.exception("Drafter %s failed after the end of an answer", job.ask.drafter)
 
     def _forward(self, job: _Job, generation: Generation | Scoring) -> bool:
         was_prefilling = generation.prefilling
@@ -199,6 +222,7 @@ class Engine:
         if emission is None:
             return True
         self._metrics.emitted(len(emission.token_ids))
+        job.answer.extend(emission.token_ids)
         job.deliver(job.index, emission)
         if was_prefilling:
             self._prefixes.keep(job.ask.prompt, generation.cache)
@@ -211,10 +235,12 @@ class Engine:
 
     def _begin_answer(self, job: _Job) -> Generation:
         ask = job.ask
+        if ask.mode is Mode.PROD:
+            job.session = self._drafters[ask.drafter].open(ask.prompt, ask.origin)
         return Generation(
             ask,
             target=self._target_after(self._prefixes.find(ask.prompt)),
-            session=self._drafter.open(ask.prompt) if ask.mode is Mode.PROD else None,
+            session=job.session,
             text=AnswerText(self._decode, ask.stop_strings),
             asked=job.asked,
             clock=self._clock,

@@ -12,7 +12,7 @@ from draftrunner.embedded.sampling import Row, Sampler, Sampling, TokenLogprob, 
 from draftrunner.embedded.target import CachedTarget
 from draftrunner.embedded.text import AnswerText
 from draftrunner.loop import step
-from draftrunner.model import DraftSession, Step
+from draftrunner.model import NOBODY, DraftSession, Origin, Step
 
 
 class Mode(StrEnum):
@@ -40,6 +40,8 @@ class Ask:
         k: Most draft tokens per step.
         draft_length: How many of the prompt's last ids are a draft to be scored; fewer than it has.
             None for a prompt to be answered.
+        drafter: What drafts; one of the engine's.
+        origin: Whose answer it is, and when it was asked for.
     """
 
     prompt: tuple[int, ...]
@@ -52,6 +54,8 @@ class Ask:
     mode: Mode = Mode.OFF
     k: int = 0
     draft_length: int | None = None
+    drafter: str = "ngram"
+    origin: Origin = NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import jinja2
@@ -23,6 +24,7 @@ from draftrunner.embedded.api import (
 from draftrunner.embedded.errors import ContextTooShort, InvalidRequest
 from draftrunner.embedded.generation import Ask
 from draftrunner.embedded.target import LanguageModel
+from draftrunner.model import Origin
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,11 +89,26 @@ class Tokenizer:
 
 
 class AskReader:
-    """Makes the engine's asks of request bodies."""
+    """Makes the engine's asks of request bodies.
 
-    def __init__(self, tokenizer: Tokenizer, model: LanguageModel) -> None:
+    Args:
+        tokenizer: The model's.
+        model: Says what fits.
+        drafters: Names of those that a request may ask for.
+        now: Unix time.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        model: LanguageModel,
+        drafters: Collection[str],
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._tokenizer = tokenizer
         self._model = model
+        self._drafters = drafters
+        self._now = now
 
     def chat(self, body: ChatBody) -> Ask:
         """Read a conversation.
@@ -194,6 +211,8 @@ class AskReader:
                 f"{asked} together with a prompt of {len(prompt)} exceeds it. Allowed here: up to {most}.",
                 param="max_tokens",
             )
+        speculation = body.speculation
+        self._check_drafter(speculation.ace_drafter)
         return Ask(
             prompt=tuple(prompt),
             max_tokens=default if asked is None else asked,
@@ -202,10 +221,20 @@ class AskReader:
             end_ids=frozenset() if body.ignore_eos else self._model.end_ids,
             stop_ids=frozenset(body.stop_token_ids or ()),
             alternatives=alternatives,
-            mode=body.speculation.ace_mode,
-            k=body.speculation.ace_k,
-            draft_length=body.speculation.ace_score,
+            mode=speculation.ace_mode,
+            k=speculation.ace_k,
+            drafter=speculation.ace_drafter,
+            origin=Origin(tenant=speculation.ace_tenant, as_of=self._now()),
+            draft_length=speculation.ace_score,
         )
+
+    def _check_drafter(self, name: str) -> None:
+        if name not in self._drafters:
+            raise InvalidRequest(
+                f"vllm_xargs.ace_drafter: {name[:100]!r} is not known. "
+                f"Allowed: {', '.join(sorted(self._drafters))}.",
+                param="vllm_xargs",
+            )
 
 
 def _refuse_unsupported(body: OpenBody) -> None:

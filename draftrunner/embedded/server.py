@@ -12,7 +12,7 @@ from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.app import Backend, create_app
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Limits
-from draftrunner.embedded.fitting import FittingDrafter
+from draftrunner.embedded.fitting import fitting
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
 from draftrunner.embedded.prompts import AskReader, Tokenizer
@@ -23,9 +23,6 @@ from draftrunner.weights import end_ids, find_checkpoint, load_model, load_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-DRAFTER = "ngram"
-"""What speculates in here."""
 
 KEPT_PREFIX_TOKENS = 16_384
 """About 380 MB of keys and values for the demo model in bfloat16."""
@@ -86,12 +83,12 @@ def assemble(
     The engine has a tokenizer of its own, so that a long prompt being encoded does not hold up answers.
     """
     quick_tokenizer = Tokenizer(engine_tokenizer)
-    drafter = FittingDrafter(DRAFTERS[DRAFTER](EMBEDDED), model.context_length)
+    drafters = {name: fitting(make(EMBEDDED), model.context_length) for name, make in DRAFTERS.items()}
     metrics = EngineMetrics()
     engine = Engine(
         model=model,
         decode=quick_tokenizer.decode,
-        drafter=drafter,
+        drafters=drafters,
         prefixes=PrefixStore(most_tokens=KEPT_PREFIX_TOKENS),
         contexts=ContextStore(most_tokens=KEPT_CONTEXT_TOKENS),
         metrics=metrics,
@@ -101,9 +98,9 @@ def assemble(
         model_id=model_id,
         context_length=model.context_length,
         engine=engine,
-        reader=AskReader(Tokenizer(tokenizer), model),
+        reader=AskReader(Tokenizer(tokenizer), model, drafters),
         spell=quick_tokenizer.decode_all,
-        drafter=drafter,
+        drafters=drafters,
         metrics=metrics,
         version=importlib.metadata.version("ace-gateway"),
     )

@@ -59,6 +59,13 @@ class Backend:
         finding = self.findings.get(capability)
         return finding.support if finding else Support.UNKNOWN
 
+    @property
+    def engine_drafters(self) -> tuple[str, ...]:
+        """What the engine itself can draft with: what it lists, or n-gram alone where it lists nothing."""
+        finding = self.findings.get(Capability.IN_ENGINE)
+        listed = finding.value if finding else None
+        return tuple(listed) if isinstance(listed, list) else ("ngram",)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.fleet.model import Backend
@@ -13,7 +13,13 @@ from gateway.policy.model import Action, Control, Decision, Facts, Mode, Policy,
 from gateway.policy.standing import Standing
 from gateway.policy.ways import Way, ways_of
 
-_DRAFTERS: Mapping[str, str | None] = {"auto": "ngram", "none": None, "ngram": "ngram"}
+_DRAFTERS: Mapping[str, str | None] = {
+    "auto": "ngram",
+    "none": None,
+    "ngram": "ngram",
+    "suffix": "suffix",
+    "draft_model": "draft_model",
+}
 """What a rule's `draft` comes to. `auto` is the first that exists for the target of: a verified head, the
 model's own MTP layers, n-gram. Only the last is built."""
 
@@ -123,8 +129,10 @@ def _prod(case: _Case) -> _Verdict:
     # What an executor refuses, those after it refuse too (a contract test), so the first that is possible
     # is the only one to ask.
     ways = ways_of(case.rule.prod.executor)
-    way = next((way for way in ways if way.missing(case.backend) is None), ways[0])
-    if obstacle := _obstacle(case, way, ways):
+    drafter = drafter_for(case.rule.draft)
+    why_not = {way: way.why_not(case.backend, drafter) for way in ways}
+    way = next((way for way in ways if why_not[way] is None), ways[0])
+    if obstacle := _obstacle(case, way, "; ".join(filter(None, why_not.values()))):
         return _Verdict(Action.BYPASS, obstacle.reason, obstacle.why)
     control = case.rule.prod.control
     if in_control_block(case.backend.name, case.facts.model, case.at, control):
@@ -133,7 +141,7 @@ def _prod(case: _Case) -> _Verdict:
     return _Verdict(Action.SPECULATE, way=way)
 
 
-def _obstacle(case: _Case, way: Way, ways: Sequence[Way]) -> Obstacle | None:
+def _obstacle(case: _Case, way: Way, why_no_way: str) -> Obstacle | None:
     """The first thing that speaks against speculating the request this way."""
     rule, backend = case.rule, case.backend
     if bypassed := why_bypassed(way.executor, backend.engine, case.facts.fields):
@@ -144,8 +152,8 @@ def _obstacle(case: _Case, way: Way, ways: Sequence[Way]) -> Obstacle | None:
         return Obstacle("no_drafter", "the rule says `draft: none`")
     if _draw("share", rule.name, case.facts.request_id) >= rule.prod.share:
         return Obstacle("outside_share", f"share is {rule.prod.share:g}")
-    if way.missing(backend):
-        return Obstacle("no_executor", _what_is_missing(ways, backend))
+    if way.why_not(backend, drafter):
+        return Obstacle("no_executor", why_no_way)
     if way.strategy is None:
         return None
     return why_not_driven(
@@ -159,14 +167,6 @@ def _obstacle(case: _Case, way: Way, ways: Sequence[Way]) -> Obstacle | None:
             at=case.at,
             standing=case.standing,
         )
-    )
-
-
-def _what_is_missing(ways: Sequence[Way], backend: Backend) -> str:
-    return "; ".join(
-        f"{way} needs the finding {need}, which is {backend.supports(need)} for {backend.name!r}"
-        for way in ways
-        if (need := way.missing(backend))
     )
 
 

@@ -238,7 +238,7 @@ class Defaults(_Strict):
     # Before `mode`, so that the check of `mode` can see it.
     experimental: StrictBool = False
     mode: ModeWord = Mode.OFF
-    draft: Literal["auto", "none", "ngram"] = "auto"
+    draft: Literal["auto", "none", "ngram", "suffix", "draft_model"] = "auto"
     lookahead: Annotated[
         Annotated[DraftLength, Tag("number")] | Annotated[Lookahead, Tag("range")],
         Discriminator(_lookahead_shape),

@@ -39,6 +39,15 @@ class Way:
         """The first finding that it needs and that is not yes; None when it is possible."""
         return next((need for need in self.needs if backend.supports(need) is not Support.YES), None)
 
+    def why_not(self, backend: Backend, drafter: str | None) -> str | None:
+        """What `backend` lacks for it to draft with `drafter`; None when it is possible."""
+        if need := self.missing(backend):
+            return f"{self} needs the finding {need}, which is {backend.supports(need)} for {backend.name!r}"
+        if self.strategy is None and drafter is not None and drafter not in backend.engine_drafters:
+            there = ", ".join(backend.engine_drafters) or "none"
+            return f"{self} needs the drafter {drafter}, and {backend.name!r} has {there}"
+        return None
+
 
 WAYS: Sequence[Way] = (
     Way(executor="in_engine", needs=(Capability.IN_ENGINE,)),

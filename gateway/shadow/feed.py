@@ -63,6 +63,8 @@ class Replayer(Protocol):
         drafter: str,
         profile: str,
         ks: Sequence[int],
+        tenant: str,
+        started_at: float,
     ) -> Replay:
         """Counts for every K in `ks`.
 
@@ -199,8 +201,7 @@ class ShadowFeed:
         if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
             raise Skipped(SkipReason.OVER_BUDGET)
         prompt_ids, answer_ids = await self._ids(answer.backend, read)
-        profile = PROFILES[answer.backend.kind]
-        replay = await self._replay(prompt_ids, answer_ids, drafter, profile, k)
+        replay = await self._replay(answer, prompt_ids, answer_ids, drafter, k)
         return replay_record(answer, read.numbers, k, replay)
 
     def _check_runner(self, drafter: str) -> None:
@@ -235,15 +236,22 @@ class ShadowFeed:
         return tuple(ids)
 
     async def _replay(
-        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: str, profile: str, k: int
+        self,
+        answer: FinishedAnswer,
+        prompt_ids: Sequence[int],
+        answer_ids: Sequence[int],
+        drafter: str,
+        k: int,
     ) -> Replay:
         try:
             return await self._runner.replay(
                 prompt_ids=prompt_ids,
                 answer_ids=answer_ids,
                 drafter=drafter,
-                profile=profile,
+                profile=PROFILES[answer.backend.kind],
                 ks=sorted({*CURVE, k}),
+                tenant=answer.facts.tenant,
+                started_at=answer.at,
             )
         except RunnerUnavailable:
             raise Skipped(SkipReason.RUNNER_UNAVAILABLE) from None

@@ -124,6 +124,8 @@ class RunnerClient:
         drafter: str,
         profile: str,
         ks: Sequence[int],
+        tenant: str,
+        started_at: float,
     ) -> Replay:
         """Score an answer for every K in `ks`.
 
@@ -133,6 +135,8 @@ class RunnerClient:
             drafter: The policy's word for it.
             profile: The engine whose habits are followed.
             ks: Draft tokens per step.
+            tenant: Whose answer it is. The runner keeps it, and drafts from it for this tenant alone.
+            started_at: Unix time of the request. What the runner has learnt since does not count.
 
         Raises:
             RunnerUnavailable: none has joined, or those that have did not answer.
@@ -144,6 +148,8 @@ class RunnerClient:
             "drafter": drafter,
             "profile": profile,
             "ks": ks,
+            "tenant": tenant,
+            "started_at": started_at,
         }
         try:
             reply = await self._ask_one(self._ready(drafter), orjson.dumps(asked))

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftrunner.drafters import DRAFTERS
-from draftrunner.model import MAX_LOOKAHEAD, Drafter
+from draftrunner.model import MAX_LOOKAHEAD, Drafter, Origin
 from draftrunner.profiles import PROFILES
 
-EVERY_DRAFTER = pytest.mark.parametrize(
-    "drafter",
-    [
-        pytest.param(make(profile), id=f"{name}-{profile.name}")
-        for name, make in DRAFTERS.items()
-        for profile in PROFILES.values()
-    ],
-)
+DRAFTERS_BY_ID = {
+    f"{name}-{profile.name}": make(profile)
+    for name, make in DRAFTERS.items()
+    for profile in PROFILES.values()
+}
+CONSISTENT = {key: drafter for key, drafter in DRAFTERS_BY_ID.items() if drafter.consistent}
+EVERY_DRAFTER = pytest.mark.parametrize("drafter", DRAFTERS_BY_ID.values(), ids=DRAFTERS_BY_ID)
+ME, YOU = Origin(tenant="me"), Origin(tenant="you")
 
 repetitive = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 lookaheads = st.integers(0, MAX_LOOKAHEAD)
@@ -32,10 +32,10 @@ def test_a_drafter_is_registered_under_its_own_name_and_a_profile_too() -> None:
             assert make(profile).name == drafter_name
 
 
-@EVERY_DRAFTER
+@pytest.mark.parametrize("drafter", CONSISTENT.values(), ids=CONSISTENT)
 @given(context=repetitive, j=lookaheads, k=lookaheads)
 @settings(deadline=None)
-def test_a_shorter_proposal_is_a_prefix_of_a_longer_one(
+def test_a_shorter_proposal_of_a_consistent_drafter_is_a_prefix_of_a_longer_one(
     drafter: Drafter, context: list[int], j: int, k: int
 ) -> None:
     session = drafter.open(context)
@@ -78,6 +78,29 @@ def test_sessions_do_not_share_what_they_saw(
     session = drafter.open(mine)
     drafter.open(others).extend(others)
     assert session.propose(k) == alone
+
+
+@EVERY_DRAFTER
+@given(mine=repetitive, others=repetitive, k=lookaheads)
+@settings(deadline=None)
+def test_nothing_is_ever_drafted_from_another_tenants_answers(
+    drafter: Drafter, mine: list[int], others: list[int], k: int
+) -> None:
+    before = drafter.open(mine, ME).propose(k)
+    drafter.learn(others, YOU)
+    assert drafter.open(mine, ME).propose(k) == before
+
+
+@EVERY_DRAFTER
+@given(context=repetitive, learnt=repetitive, k=lookaheads)
+@settings(deadline=None)
+def test_a_session_drafts_as_if_nothing_were_learnt_after_it_was_opened(
+    drafter: Drafter, context: list[int], learnt: list[int], k: int
+) -> None:
+    session = drafter.open(context, ME)
+    before = session.propose(k)
+    drafter.learn(learnt, ME)
+    assert session.propose(k) == before
 
 
 @EVERY_DRAFTER

@@ -5,6 +5,8 @@ The live side counts from the loop's `Step` values. It shares nothing with repla
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +18,14 @@ from hypothesis import strategies as st
 import draftrunner.loop
 import draftrunner.replay
 from draftrunner.drafters.ngram import NgramDrafter
+from draftrunner.drafters.suffix import SuffixDrafter
 from draftrunner.model import NOBODY, Drafter, DraftSession, Origin, Profile, Step
 from draftrunner.profiles import EMBEDDED
 from draftrunner.replay import UNKNOWN_ID, Replayed, replay
 from draftrunner.verify import Verdict, verify
 from tests.fakes.target import (
     Ending,
+    GuessingDrafter,
     Logits,
     ScriptedSession,
     generate,
@@ -75,28 +79,48 @@ class Scene:
     most: int
     stops: frozenset[int]
     drafter: Drafter
+    origin: Origin = NOBODY
 
     def live(self, k: int) -> tuple[list[int], Counts]:
         ending = Ending(most=self.most, stops=self.stops)
-        session = self.drafter.open(self.prompt)
+        session = self.drafter.open(self.prompt, self.origin)
         answer, steps = generate(self.rule, self.choose, self.prompt, ending, session=session, k=k)
         return answer, Counts.live(steps)
 
     def differing_ks(self) -> list[int]:
         """The lookaheads for which replay does not count what the live run did."""
         answer, _ = self.live(k=0)
-        curve = replay(self.prompt, answer, self.drafter, KS)
+        curve = replay(self.prompt, answer, self.drafter, KS, self.origin)
         return [k for k in KS if self.live(k) != (answer, Counts.replayed(curve[k]))]
 
 
+RULE = markov(7, order=2, vocabulary=5)
 LOOPING = Scene(
-    rule=markov(7, order=2, vocabulary=5),
+    rule=RULE,
     choose=keyed_sampler(7, 0.4),
     prompt=(1, 2, 3, 1, 2),
     most=60,
     stops=frozenset(),
     drafter=NgramDrafter(EMBEDDED),
 )
+GUESSED = dataclasses.replace(LOOPING, drafter=GuessingDrafter(RULE, context_length=58))
+"""A draft model that knows the target well, and whose context ends before the answer."""
+
+
+def copying(profile: Profile, answers: Sequence[Sequence[int]]) -> SuffixDrafter:
+    """A drafter that learnt `answers` for TENANT, at 0, 1, 2 and so on."""
+    drafter = SuffixDrafter(profile, now=iter(range(1000)).__next__)
+    for answer in answers:
+        drafter.learn(answer, Origin(tenant=TENANT))
+    return drafter
+
+
+TENANT = "somebody"
+COPIED = dataclasses.replace(
+    LOOPING, drafter=copying(EMBEDDED, [LOOPING.live(k=0)[0]]), origin=Origin(tenant=TENANT)
+)
+"""Copies from the very same answer, given before."""
+PLANTED = {"one pass for all": LOOPING, "guessed": GUESSED, "a pass for each": COPIED}
 
 repetitive_prompts = st.builds(
     lambda piece, times, rest: (*(piece * times), *rest),
@@ -105,39 +129,50 @@ repetitive_prompts = st.builds(
     st.lists(st.integers(0, 5), max_size=6),
 )
 profiles = st.builds(
-    lambda tie, min_n, more, pad: Profile(name="any", tie=tie, min_n=min_n, max_n=min_n + more, pad_to_k=pad),
-    st.sampled_from(["earliest", "latest"]),
-    st.integers(1, 3),
-    st.integers(0, 2),
-    st.booleans(),
+    lambda min_n, more, **other: Profile(name="any", min_n=min_n, max_n=min_n + more, **other),
+    min_n=st.integers(1, 3),
+    more=st.integers(0, 2),
+    tie=st.sampled_from(["earliest", "latest"]),
+    pad_to_k=st.booleans(),
+    max_tree_depth=st.integers(2, 24),
+    max_spec_factor=st.floats(0, 3),
+    min_token_prob=st.floats(0, 1),
 )
+earlier_answers = st.lists(st.lists(st.integers(0, 5), max_size=40), max_size=8)
 ways_to_choose = st.one_of(
     st.just(greedy),
     st.builds(keyed_sampler, st.integers(0, 1000), st.sampled_from([0.2, 0.8, 2.0])),
 )
+rules = st.builds(markov, st.integers(0, 10_000), order=st.integers(1, 3), vocabulary=st.just(6))
 scenes = st.builds(
     Scene,
-    rule=st.builds(markov, st.integers(0, 10_000), order=st.integers(1, 3), vocabulary=st.just(6)),
+    rule=rules,
     choose=ways_to_choose,
     prompt=repetitive_prompts,
     most=st.integers(1, 60),
     stops=st.frozensets(st.integers(0, 5), max_size=2),
-    drafter=st.builds(NgramDrafter, profiles),
+    drafter=st.one_of(
+        st.builds(NgramDrafter, profiles),
+        st.builds(GuessingDrafter, rules, st.integers(1, 80)),
+        st.builds(copying, profiles, earlier_answers),
+    ),
+    origin=st.builds(Origin, tenant=st.just(TENANT), as_of=st.none() | st.integers(0, 8)),
 )
 
 
 @given(scene=scenes)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=300)
 def test_replay_counts_what_a_live_run_counts(scene: Scene) -> None:
     assert scene.differing_ks() == []
 
 
-def test_the_scene_for_planted_faults_accepts_and_rejects_at_every_lookahead() -> None:
+@pytest.mark.parametrize("scene", PLANTED.values(), ids=PLANTED)
+def test_the_scenes_for_planted_faults_accept_and_reject_at_every_lookahead(scene: Scene) -> None:
     """Otherwise the tests below would show nothing."""
     for k in KS:
-        counts = LOOPING.live(k)[1]
+        counts = scene.live(k)[1]
         assert 0 < sum(counts.accepted) < sum(counts.drafted)
-    assert LOOPING.differing_ks() == []
+    assert scene.differing_ks() == []
 
 
 # --- planted faults: each must be seen -------------------------------------------------------
@@ -160,7 +195,7 @@ def test_an_off_by_one_planted_in_replays_agreement_is_seen(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[[Sequence[int], Sequence[int]], int]
 ) -> None:
     monkeypatch.setattr(draftrunner.replay, "_agreeing", fault)
-    assert LOOPING.differing_ks()
+    assert all(scene.differing_ks() for scene in PLANTED.values())
 
 
 def walks_without_the_bonus_token(positions: Sequence[draftrunner.replay._Position], k: int) -> Replayed:
@@ -185,6 +220,46 @@ def test_an_off_by_one_planted_in_replays_walk_is_seen(monkeypatch: pytest.Monke
     assert LOOPING.differing_ks()
 
 
+def test_a_replay_of_every_k_by_the_longest_proposals_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What suffices for the other drafters does not for one whose proposals depend on K."""
+    monkeypatch.setattr(SuffixDrafter, "consistent", True)
+    assert COPIED.differing_ks()
+
+
+def test_a_replay_with_what_was_learnt_since_the_request_is_seen() -> None:
+    drafter = copying(EMBEDDED, [])
+    before = dataclasses.replace(LOOPING, drafter=drafter, origin=Origin(tenant=TENANT, as_of=0))
+    answer, _ = before.live(k=0)
+    live = {k: before.live(k)[1] for k in KS}
+    drafter.learn(answer, before.origin)
+    as_it_was = replay(before.prompt, answer, drafter, KS, before.origin)
+    assert {k: Counts.replayed(as_it_was[k]) for k in KS} == live
+    as_it_is = replay(before.prompt, answer, drafter, KS, Origin(tenant=TENANT))
+    assert all(Counts.replayed(as_it_is[k]) != live[k] for k in KS)
+
+
+class OffByOneDrafter(GuessingDrafter):
+    """Guesses for the token after, or has room for one draft more than its sessions make."""
+
+    def __init__(self, *, shift: int, more_room: int) -> None:
+        super().__init__(RULE, context_length=58)
+        self._shift = shift
+        self._more_room = more_room
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        return super().greedy(prompt, answer)[self._shift :]
+
+    def room(self, length: int) -> int:
+        return super().room(length) + self._more_room
+
+
+@pytest.mark.parametrize(("shift", "more_room"), [(1, 0), (0, 1)])
+def test_an_off_by_one_planted_in_the_guesses_of_one_pass_is_seen(shift: int, more_room: int) -> None:
+    answer, _ = GUESSED.live(k=0)
+    curve = replay(GUESSED.prompt, answer, OffByOneDrafter(shift=shift, more_room=more_room), KS)
+    assert [k for k in KS if GUESSED.live(k)[1] != Counts.replayed(curve[k])]
+
+
 class LateSession:
     """A session that learns each token one extension late."""
 
@@ -204,7 +279,7 @@ def test_a_live_session_that_lags_one_extension_behind_is_seen(monkeypatch: pyte
     answer, _ = LOOPING.live(k=0)
     curve = replay(LOOPING.prompt, answer, LOOPING.drafter, KS)
     opening = NgramDrafter.open
-    monkeypatch.setattr(NgramDrafter, "open", lambda drafter, prompt: LateSession(opening(drafter, prompt)))
+    monkeypatch.setattr(NgramDrafter, "open", lambda *opened: LateSession(opening(*opened)))
     assert all(LOOPING.live(k) != (answer, Counts.replayed(curve[k])) for k in KS)
 
 
@@ -334,7 +409,7 @@ def test_an_unknown_id_is_matched_by_nothing() -> None:
 @settings(deadline=None, max_examples=30)
 def test_rates_stay_between_0_and_1_and_counts_add_up(scene: Scene) -> None:
     answer, _ = scene.live(k=0)
-    for k, replayed in replay(scene.prompt, answer, scene.drafter, KS).items():
+    for k, replayed in replay(scene.prompt, answer, scene.drafter, KS, scene.origin).items():
         assert replayed.acceptance_rate is None or 0 <= replayed.acceptance_rate <= 1
         assert sum(replayed.accepted_by_position) == replayed.accepted_tokens
         assert sum(replayed.passes_by_drafts.values()) == replayed.passes
@@ -377,12 +452,74 @@ class CountingDrafter:
         """Copies from no earlier answer."""
 
 
+def test_a_drafter_that_is_not_consistent_is_asked_for_the_passes_of_each_k(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CountingDrafter, "consistent", False)
+    drafter = CountingDrafter()
+    assert list(replay([1, 2], [3, 4, 5], drafter, [8, 2, 2])) == [2, 8]
+    (session,) = drafter.sessions
+    assert session.asked == [(3, 2), (3, 8), (4, 2), (4, 8)]
+
+
 def test_one_pass_over_the_answer_serves_every_k() -> None:
     drafter = CountingDrafter()
     curve = replay([1, 2], [3, 4, 5, 6], drafter, [8, 2, 5, 2])
     assert list(curve) == [2, 5, 8]
     (session,) = drafter.sessions
     assert session.asked == [(3, 8), (4, 8), (5, 8)]
+
+
+class OnePassDrafter(GuessingDrafter):
+    """Counts its passes, and opens no session."""
+
+    def __init__(self) -> None:
+        super().__init__(RULE)
+        self.passes = 0
+
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
+        raise AssertionError("a proposal at each position is what one pass saves")
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        self.passes += 1
+        return super().greedy(prompt, answer)
+
+
+def test_a_drafter_that_guesses_in_one_pass_makes_one_pass_for_every_k() -> None:
+    drafter = OnePassDrafter()
+    assert list(replay([1, 2], [3, 4, 5, 6], drafter, KS)) == list(KS)
+    assert drafter.passes == 1
+
+
+class ClosedSession(ScriptedSession):
+    """Knows whether it was closed."""
+
+    closed = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.mark.parametrize("consistent", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_one_session_is_closed_however_a_replay_ends(
+    monkeypatch: pytest.MonkeyPatch, consistent: bool, fails: bool
+) -> None:
+    sessions: list[ClosedSession] = []
+
+    def opened(drafter: ScriptedDrafter, prompt: Sequence[int], origin: Origin) -> DraftSession:
+        sessions.append(ClosedSession(prompt, {1: [9] * 8}))
+        return sessions[-1]
+
+    monkeypatch.setattr(ScriptedDrafter, "open", opened)
+    monkeypatch.setattr(ScriptedDrafter, "consistent", consistent)
+    if fails:
+        monkeypatch.delattr(ClosedSession.__bases__[0], "propose")
+    with pytest.raises(AttributeError) if fails else contextlib.nullcontext():
+        replay([1], [2, 3, 4], ScriptedDrafter({}), KS)
+    (session,) = sessions
+    assert session.closed
 
 
 def test_no_k_asks_nothing() -> None:

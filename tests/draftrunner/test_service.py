@@ -88,9 +88,33 @@ def test_the_curve_is_the_pure_functions(client: httpx.Client, answer_ids: list[
     }
 
 
-def test_the_largest_replay_allowed_is_answered(client: httpx.Client) -> None:
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_largest_replay_allowed_is_answered(client: httpx.Client, drafter: str) -> None:
     prompt_ids = [49_151] * (MAX_IDS - len(ANSWER_IDS))
-    assert client.post("/v1/replay", json=body(prompt_ids=prompt_ids)).status_code == 200
+    asked = body(prompt_ids=prompt_ids, drafter=drafter)
+    assert client.post("/v1/replay", json=asked).status_code == 200
+
+
+def accepted(client: httpx.Client, prompt_ids: list[int], **changes: Any) -> int:
+    """The accepted tokens of a short answer that follows `prompt_ids` and repeats nothing in them."""
+    asked = body(drafter="suffix", ks=[3], prompt_ids=prompt_ids, answer_ids=[22, 23, 24, UNKNOWN_ID])
+    reply = client.post("/v1/replay", json={**asked, **changes})
+    assert reply.status_code == 200, reply.text
+    return int(reply.json()["curve"]["3"]["accepted_tokens"])
+
+
+def test_an_answer_is_learnt_after_its_replay_for_the_same_tenant_and_for_later_requests() -> None:
+    with (
+        served(create_app(token=TOKEN, version="0", drafters=make_drafters())) as url,
+        client_of(url) as client,
+    ):
+        long_ago = {"tenant": "a", "started_at": 1000.0}
+        assert accepted(client, [20, 21], **long_ago) == 0
+        assert accepted(client, [20, 21], **long_ago) == 0, "that request began before anything was learnt"
+        assert accepted(client, [20, 21], tenant="b") == 0
+        assert accepted(client, [20, 21], tenant="a") == 1
+        assert accepted(client, [20, 21]) == 0, "what has no tenant is neither learnt nor copied from"
+        assert accepted(client, [20, 21]) == 0
 
 
 def test_info_says_what_the_runner_can_do(client: httpx.Client) -> None:
@@ -127,7 +151,7 @@ def test_every_other_route_needs_the_token(url: str, authorization: str, method:
 # --- what may be asked -----------------------------------------------------------------------
 
 WRONG_FIELDS = {
-    "an unknown drafter": ({"drafter": "egale"}, "drafter: 'egale' is not known. Allowed: ngram."),
+    "an unknown drafter": ({"drafter": "egale"}, "drafter: 'egale' is not known. Allowed: ngram, suffix."),
     "an unknown profile": ({"profile": "vllm"}, "profile: 'vllm' is not known. Allowed: embedded, runner."),
     "no list": ({"prompt_ids": 5}, "prompt_ids: Input should be a valid array"),
     "a string id": ({"prompt_ids": [1, "2"]}, "prompt_ids.1: Input should be a valid integer"),
@@ -149,6 +173,10 @@ WRONG_FIELDS = {
         {"ks": [MAX_LOOKAHEAD + 1]},
         f"ks.0: Input should be less than or equal to {MAX_LOOKAHEAD}",
     ),
+    "a tenant that is no text": ({"tenant": 5}, "tenant: Input should be a valid string"),
+    "a tenant too long": ({"tenant": "t" * 257}, "tenant: String should have at most 256 characters"),
+    "a moment before 1970": ({"started_at": -1}, "started_at: Input should be greater than or equal to 0"),
+    "a moment as text": ({"started_at": "1000"}, "started_at: Input should be a valid number"),
     "an unknown field": ({"k": 3}, "k: Extra inputs are not permitted"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.answers import Answer
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Failure, Limits
-from draftrunner.embedded.fitting import FittingDrafter
+from draftrunner.embedded.fitting import fitting
 from draftrunner.embedded.generation import Ask, Emission, Mode
 from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
@@ -56,9 +56,9 @@ class Deliveries:
 class EngineRun:
     """A running engine."""
 
-    def __init__(self, engine: Engine, drafter: Drafter, metrics: EngineMetrics) -> None:
+    def __init__(self, engine: Engine, drafters: Mapping[str, Drafter], metrics: EngineMetrics) -> None:
         self.engine = engine
-        self.drafter = drafter
+        self.drafters = drafters
         self.metrics = metrics
 
     def answer(self, ask: Ask, **changes: Any) -> Answer:
@@ -81,14 +81,16 @@ def running_engine(
     limits: Limits | None = None,
     kept_prefix_tokens: int = 0,
     kept_context_tokens: int = 10_000,
+    drafters: Mapping[str, Drafter] | None = None,
 ) -> Iterator[EngineRun]:
-    """Run an engine for the enclosed block. By default it keeps no prefixes."""
-    drafter = FittingDrafter(DRAFTERS["ngram"](EMBEDDED), model.context_length)
+    """Run an engine for the enclosed block. By default it has every drafter, and keeps no prefixes."""
+    if drafters is None:
+        drafters = {name: fitting(make(EMBEDDED), model.context_length) for name, make in DRAFTERS.items()}
     metrics = EngineMetrics()
     engine = Engine(
         model=model,
         decode=decode,
-        drafter=drafter,
+        drafters=drafters,
         prefixes=PrefixStore(most_tokens=kept_prefix_tokens),
         contexts=ContextStore(most_tokens=kept_context_tokens),
         metrics=metrics,
@@ -96,7 +98,7 @@ def running_engine(
     )
     engine.start()
     try:
-        yield EngineRun(engine, drafter, metrics)
+        yield EngineRun(engine, drafters, metrics)
     finally:
         engine.close()
 

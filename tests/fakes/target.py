@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from draftrunner.loop import step
-from draftrunner.model import DraftSession, Step
+from draftrunner.model import NOBODY, DraftSession, Origin, Step
 
 Row = TypeVar("Row")
 Logits = tuple[float, ...]
@@ -60,6 +60,52 @@ class ScriptedSession:
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.seen.extend(tokens)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class GuessingDrafter:
+    """Proposes the likeliest tokens by a rule, like a draft model that holds `context_length` tokens."""
+
+    name = "guessing"
+    consistent = True
+
+    def __init__(self, rule: Callable[[tuple[int, ...]], Logits], context_length: int = 1000) -> None:
+        self._rule = rule
+        self._context_length = context_length
+
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
+        return _GuessingSession(self, prompt)
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        """Copies from no earlier answer."""
+
+    def greedy(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        tokens = (*prompt, *answer[:-1])
+        lengths = range(len(prompt), min(len(tokens), self._context_length) + 1)
+        return [self.guess(tokens[:length]) for length in lengths if answer]
+
+    def room(self, length: int) -> int:
+        return max(0, self._context_length + 1 - length)
+
+    def guess(self, tokens: tuple[int, ...]) -> int:
+        return greedy(self._rule(tokens), len(tokens))
+
+
+class _GuessingSession:
+    def __init__(self, drafter: GuessingDrafter, prompt: Sequence[int]) -> None:
+        self._drafter = drafter
+        self._context = tuple(prompt)
+
+    def propose(self, k: int) -> list[int]:
+        tokens = self._context
+        for _ in range(min(k, self._drafter.room(len(tokens)))):
+            tokens += (self._drafter.guess(tokens),)
+        return list(tokens[len(self._context) :])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._context += tuple(tokens)
 
     def close(self) -> None:
         """Holds nothing."""

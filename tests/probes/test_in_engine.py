@@ -41,6 +41,29 @@ async def test_an_engine_that_does_as_it_is_told_has_the_capability() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("version", "drafters"),
+    [
+        ({"version": "1", "drafters": ["ngram", "suffix"]}, ["ngram", "suffix"]),
+        ({"version": "1", "drafters": []}, []),
+        ({"version": "1", "drafters": "ngram"}, None),
+        ({"version": "1", "drafters": ["ngram", 5]}, None),
+        ({"version": "1"}, None),
+        (None, None),
+    ],
+)
+async def test_the_drafters_that_the_engine_lists_are_the_findings_value(
+    version: Document | None, drafters: list[str] | None
+) -> None:
+    finding = await found(OpenAIServer(version=version))
+    assert (finding.support, finding.value) == (Support.YES, drafters)
+
+
+async def test_an_engine_whose_version_is_not_to_be_had_has_the_capability_all_the_same() -> None:
+    finding = await found(OpenAIServer(answers={"/version": (200, "<html>")}))
+    assert (finding.support, finding.value) == (Support.YES, None)
+
+
 @pytest.mark.parametrize(("strict", "said"), [(False, "is ignored"), (True, "not permitted: ")])
 async def test_a_server_that_does_not_know_the_contract_is_asked_once(strict: bool, said: str) -> None:
     server = OpenAIServer(strict=strict).without("in_engine", "return_token_ids")

@@ -1,4 +1,4 @@
-"""The `in_engine` contract: `vllm_xargs: {"ace_mode": ..., "ace_k": ...}`."""
+"""The `in_engine` contract: `vllm_xargs: {"ace_mode": ..., "ace_k": ...}`, `ace_drafter`, `ace_tenant`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.json_text import insert_members, members, replace_members
 
 EXECUTOR = "in_engine"
+_UNSAID = "ngram"
+"""The drafter of an engine that is told of none."""
+_LEARNING = frozenset({"suffix"})
+"""Drafters that copy from a tenant's earlier answers. To no other is a tenant told."""
 _XARGS = "vllm_xargs"
 _OURS = "ace_"
 _STREAM = "stream_options"
@@ -24,7 +28,7 @@ def spell(request: InferenceRequest, decision: Decision) -> Spelling:
     Control says `off` aloud, because a server may have another default, and asks for the same numbers as
     speculation does.
     """
-    said = _words(decision)
+    said = _words(decision, request.facts.tenant)
     given = request.editable.get(_XARGS)
     if not (given is None or isinstance(given, dict)):
         return Spelling(body=request.body)  # for the engine to refuse
@@ -37,12 +41,17 @@ def spell(request: InferenceRequest, decision: Decision) -> Spelling:
     return Spelling(body=_changed(request, changes), edited=said is not None, hides_usage=asks)
 
 
-def _words(decision: Decision) -> Mapping[str, object] | None:
+def _words(decision: Decision, tenant: str) -> Mapping[str, object] | None:
     if decision.executor == EXECUTOR and decision.action is Action.SPECULATE:
-        return {"ace_mode": "prod", "ace_k": decision.k}
+        return {"ace_mode": "prod", "ace_k": decision.k, **_drafter_words(decision.drafter, tenant)}
     if decision.executor == EXECUTOR and decision.action is Action.CONTROL:
         return {"ace_mode": "off"}
     return None
+
+
+def _drafter_words(drafter: str | None, tenant: str) -> Mapping[str, object]:
+    named = {} if drafter in (None, _UNSAID) else {"ace_drafter": drafter}
+    return {**named, "ace_tenant": tenant} if drafter in _LEARNING else named
 
 
 def _xargs(request: InferenceRequest, said: Mapping[str, object]) -> bytes:

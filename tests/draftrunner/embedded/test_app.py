@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from draftrunner.drafters import DRAFTERS
 from draftrunner.embedded.api import NEUTRAL
 from draftrunner.embedded.app import Backend, create_app
 from draftrunner.embedded.engine import Deliver, Limits, Submission
@@ -464,12 +465,44 @@ async def test_the_timings_of_an_answer_agree_with_each_other(client: httpx.Asyn
         {"ace_mode": "prod", "ace_k": 17},
         {"ace_mode": "prod", "ace_k": "5"},
         {"ace_mode": "off", "ace_k": 2.5},
+        {"ace_mode": "prod", "ace_drafter": "egale"},
+        {"ace_mode": "off", "ace_drafter": ""},
+        {"ace_mode": "prod", "ace_drafter": 5},
+        {"ace_mode": "prod", "ace_tenant": 5},
+        {"ace_mode": "prod", "ace_tenant": "t" * 257},
         "prod",
     ],
 )
 async def test_extras_that_mean_nothing_are_refused(client: httpx.AsyncClient, extras: object) -> None:
     error = await refusal(client, COMPLETIONS, completion(vllm_xargs=extras))
     assert error["param"] == "vllm_xargs"
+
+
+async def test_an_unknown_drafter_is_refused_with_those_there_are(client: httpx.AsyncClient) -> None:
+    error = await refusal(client, COMPLETIONS, completion(vllm_xargs={"ace_drafter": "egale"}))
+    assert error["message"] == (
+        f"vllm_xargs.ace_drafter: 'egale' is not known. Allowed: {', '.join(sorted(DRAFTERS))}."
+    )
+
+
+async def test_an_answer_is_drafted_from_what_the_tenant_was_answered_before_and_no_other(
+    client: httpx.AsyncClient,
+) -> None:
+    """Shadow sees what prod would have, and teaches nothing."""
+
+    async def accepted(mode: str, tenant: str) -> int:
+        words = {"ace_mode": mode, "ace_drafter": "suffix", "ace_tenant": tenant}
+        body = completion(temperature=0.8, seed=8, ignore_eos=True, vllm_xargs=words)
+        counts = (await ask(client, COMPLETIONS, body))["metrics"]["speculative_decoding"]
+        assert counts["method"] == "suffix"
+        return int(counts["num_accepted_draft_tokens"])
+
+    alone = await accepted("shadow", "mine")
+    assert await accepted("prod", "mine") == alone
+    after = await accepted("shadow", "mine")
+    assert after > alone
+    assert await accepted("prod", "mine") == after
+    assert await accepted("prod", "another's") == alone
 
 
 # --- scored drafts ----------------------------------------------------------------------------
@@ -793,10 +826,10 @@ async def test_the_model_is_listed_with_its_context(client: httpx.AsyncClient) -
     )
 
 
-async def test_the_version_names_the_engine(client: httpx.AsyncClient) -> None:
+async def test_the_version_names_the_engine_and_its_drafters(client: httpx.AsyncClient) -> None:
     answer = (await client.get("/version")).json()
-    assert set(answer) == {"version", "engine"}
-    assert answer["engine"] == "ace-embedded"
+    assert set(answer) == {"version", "engine", "drafters"}
+    assert (answer["engine"], answer["drafters"]) == ("ace-embedded", sorted(DRAFTERS))
 
 
 async def test_a_text_survives_tokenize_and_detokenize(client: httpx.AsyncClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,16 +13,20 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from draftrunner.drafters import DRAFTERS
+from draftrunner.embedded.answers import Answer
 from draftrunner.embedded.engine import Failure, Limits, QueueFull
-from draftrunner.embedded.generation import Ask, Emission
+from draftrunner.embedded.generation import Ask, Emission, Mode
 from draftrunner.embedded.prefixes import CHUNK
 from draftrunner.embedded.prompts import Tokenizer
 from draftrunner.embedded.sampling import Sampling
 from draftrunner.embedded.target import LanguageModel
+from draftrunner.model import NOBODY, DraftSession, Origin
 from draftrunner.replay import replay
 from draftrunner.weights import Checkpoint, load_model, load_tokenizer
 from tests.fakes.engine_runs import GREEDY, Deliveries, EngineRun, prod, running_engine
 from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -71,29 +76,42 @@ def asks(tokenizer: Tokenizer) -> list[Ask]:
     ]
 
 
+@pytest.fixture(scope="module")
+def plain(run: EngineRun, asks: list[Ask]) -> list[Answer]:
+    """The answers without speculation."""
+    return [run.answer(ask) for ask in asks]
+
+
 # --- speculation changes nothing but the number of forwards -----------------------------------
 
 
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("k", LOOKAHEADS)
-def test_speculated_ids_equal_plain_ids(run: EngineRun, asks: list[Ask], k: int) -> None:
-    plain = [run.answer(ask) for ask in asks]
-    speculated = [run.answer(ask, **prod(k)) for ask in asks]
+def test_speculated_ids_equal_plain_ids(
+    run: EngineRun, asks: list[Ask], plain: list[Answer], k: int, drafter: str
+) -> None:
+    speculated = [run.answer(ask, **prod(k), drafter=drafter) for ask in asks]
     assert [answer.token_ids for answer in speculated] == [answer.token_ids for answer in plain]
     assert [answer.text for answer in speculated] == [answer.text for answer in plain]
     assert passes(speculated) < passes(plain)
 
 
-def passes(answers: Sequence[Any]) -> int:
-    return sum(len(answer.finish.steps) for answer in answers)
+def passes(answers: Sequence[Answer]) -> int:
+    return sum(len(answer.finish.steps) for answer in answers if answer.finish)
 
 
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("k", LOOKAHEADS)
-def test_replay_counts_what_the_live_run_counted(run: EngineRun, asks: list[Ask], k: int) -> None:
+def test_replay_counts_what_the_live_run_counted(
+    run: EngineRun, asks: list[Ask], k: int, drafter: str
+) -> None:
+    """Whatever has been learnt since, from these very answers."""
     for ask in asks:
-        answer = run.answer(ask, **prod(k))
+        origin = Origin(tenant="t", as_of=time.time())
+        answer = run.answer(ask, **prod(k), drafter=drafter, origin=origin)
         assert answer.finish is not None
         steps = [done for done in answer.finish.steps if done.drafted]
-        would_be = replay(ask.prompt, answer.token_ids, run.drafter, [k])[k]
+        would_be = replay(ask.prompt, answer.token_ids, run.drafters[drafter], [k], origin)[k]
         assert would_be.per_step_drafted == tuple(done.drafted for done in steps)
         assert would_be.per_step_accepted == tuple(done.accepted for done in steps)
         assert would_be.passes == len(answer.finish.steps)
@@ -360,6 +378,131 @@ def test_closing_fails_what_is_unfinished() -> None:
         index, event = deliveries.next()
         last[index] = event
     assert last == {0: Failure(), 1: Failure()}
+
+
+# --- drafters ---------------------------------------------------------------------------------
+
+ANSWERED = dataclasses.replace(LONG, max_tokens=3, **prod(2))
+ORIGIN = Origin(tenant="t")
+
+
+class WatchedDrafter:
+    """Drafts nothing, and notes what is still open and what it learnt.
+
+    Attributes:
+        closed: Set with each session that is closed.
+    """
+
+    name = "watched"
+    consistent = True
+
+    def __init__(self) -> None:
+        self.opened: list[Origin] = []
+        self.closed: list[WatchedDrafter] = []
+        self.learnt: list[tuple[list[int], Origin]] = []
+
+    def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:
+        self.opened.append(origin)
+        return self
+
+    def learn(self, answer: Sequence[int], origin: Origin) -> None:
+        assert self.closed, "the session is over before its answer is learnt"
+        self.learnt.append((list(answer), origin))
+
+    def propose(self, k: int) -> list[int]:
+        return []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+@pytest.fixture
+def watched() -> WatchedDrafter:
+    return WatchedDrafter()
+
+
+def watched_engine(model: LanguageModel, watched: WatchedDrafter) -> Any:
+    return running_engine(model, as_bytes, drafters={"watched": watched})
+
+
+def test_a_finished_answer_closes_its_session_and_is_learnt(watched: WatchedDrafter) -> None:
+    with watched_engine(scripted([50, 60, 61, 62, 63]), watched) as run:
+        run.answer(ANSWERED, drafter="watched", origin=ORIGIN)
+    assert (watched.opened, len(watched.closed)) == ([ORIGIN], 1)
+    assert watched.learnt == [([60, 61, 62], ORIGIN)]
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.SHADOW])
+def test_what_is_not_speculated_is_not_drafted_for_and_not_learnt(
+    watched: WatchedDrafter, mode: Mode
+) -> None:
+    with watched_engine(scripted([50, 60, 61, 62, 63]), watched) as run:
+        run.answer(ANSWERED, drafter="watched", origin=ORIGIN, mode=mode)
+    assert (watched.opened, watched.closed, watched.learnt) == ([], [], [])
+
+
+async def test_an_answer_that_nobody_waits_for_closes_its_session_and_is_not_learnt(
+    watched: WatchedDrafter,
+) -> None:
+    raw: Any = ScriptedModel([], vocabulary_size=VOCABULARY_SIZE, gated=True)
+    with watched_engine(LanguageModel(raw, end_ids=()), watched) as run:
+        deliveries = Deliveries()
+        ask = dataclasses.replace(ANSWERED, drafter="watched", origin=ORIGIN, max_tokens=99)
+        submission = run.engine.submit([ask], deliveries)
+        raw.let(1)
+        deliveries.next()
+        submission.cancel()
+        raw.let(1)
+        await until(lambda: bool(watched.closed))
+    assert (len(watched.opened), len(watched.closed), watched.learnt) == (1, 1, [])
+
+
+def test_an_answer_that_fails_closes_its_session_and_is_not_learnt(watched: WatchedDrafter) -> None:
+    def undecodable(ids: Sequence[int]) -> str:
+        raise ValueError("cannot decode")
+
+    with running_engine(scripted([50, 60]), undecodable, drafters={"watched": watched}) as run:
+        deliveries = Deliveries()
+        run.engine.submit([dataclasses.replace(ANSWERED, drafter="watched")], deliveries)
+        assert isinstance(deliveries.next()[1], Failure)
+    assert (len(watched.opened), len(watched.closed), watched.learnt) == (1, 1, [])
+
+
+def test_an_engine_that_closes_closes_the_sessions_of_what_is_unfinished(watched: WatchedDrafter) -> None:
+    raw: Any = ScriptedModel([], vocabulary_size=VOCABULARY_SIZE, gated=True)
+    with watched_engine(LanguageModel(raw, end_ids=()), watched) as run:
+        deliveries = Deliveries()
+        run.engine.submit([dataclasses.replace(ANSWERED, drafter="watched", max_tokens=99)], deliveries)
+        raw.let(1)
+        deliveries.next()
+        closing = threading.Thread(target=run.engine.close)
+        closing.start()
+        while closing.is_alive():
+            raw.let(1)
+    assert (len(watched.opened), len(watched.closed), watched.learnt) == (1, 1, [])
+
+
+def test_a_drafter_that_fails_after_the_end_takes_no_answer_with_it(
+    watched: WatchedDrafter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(answer: Sequence[int], origin: Origin) -> None:
+        raise ValueError("no room to learn")
+
+    monkeypatch.setattr(watched, "learn", failing)
+    with watched_engine(scripted([50, 60, 61, 62, 63]), watched) as run:
+        assert [run.answer(ANSWERED, drafter="watched").token_ids for _ in range(2)] == [[60, 61, 62]] * 2
+    assert "no room to learn" in caplog.text
+
+
+def test_an_answer_is_drafted_from_the_tenants_earlier_one(run: EngineRun, asks: list[Ask]) -> None:
+    """Though it repeats nothing of its own prompt."""
+    fields = {**prod(5), "drafter": "suffix", "origin": Origin(tenant="copying")}
+    first, second = run.answer(asks[1], **fields), run.answer(asks[1], **fields)
+    assert second.token_ids == first.token_ids
+    assert passes([second]) < passes([first])
 
 
 def test_the_metrics_count_every_step(run: EngineRun, asks: list[Ask], tiny: LanguageModel) -> None:

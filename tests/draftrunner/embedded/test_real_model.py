@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from draftrunner.embedded.generation import Ask
 from draftrunner.embedded.prompts import Tokenizer
 from draftrunner.embedded.sampling import Sampling
 from draftrunner.embedded.target import LanguageModel
+from draftrunner.model import Origin
 from draftrunner.replay import replay
 from draftrunner.weights import end_ids, find_checkpoint, load_model, load_tokenizer
 from tests.fakes.engine_runs import GREEDY, EngineRun, prod, running_engine
@@ -53,10 +55,17 @@ def run(tokenizer: Tokenizer) -> Iterator[EngineRun]:
         yield running
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+CASES = [
+    pytest.param("ngram", GREEDY, id="ngram-greedy"),
+    pytest.param("ngram", SAMPLED, id="ngram-sampled"),
+    pytest.param("suffix", SAMPLED, id="suffix-sampled"),
+]
+
+
+@pytest.mark.parametrize(("drafter", "sampling"), CASES)
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_speculation_changes_no_id_and_replay_equals_reality(
-    run: EngineRun, tokenizer: Tokenizer, prompt: str, sampling: Sampling
+    run: EngineRun, tokenizer: Tokenizer, prompt: str, drafter: str, sampling: Sampling
 ) -> None:
     text = tokenizer.render([Message(role="user", content=PROMPTS[prompt])], add_generation_prompt=True)
     ask = Ask(
@@ -64,9 +73,12 @@ def test_speculation_changes_no_id_and_replay_equals_reality(
         max_tokens=64,
         sampling=sampling,
         end_ids=frozenset({2}),
+        drafter=drafter,
+        # Before the answers that are learnt here, and after those of the other prompts.
+        origin=Origin(tenant="t", as_of=time.time()),
     )
     plain = run.answer(ask)
-    curve = replay(ask.prompt, plain.token_ids, run.drafter, LOOKAHEADS)
+    curve = replay(ask.prompt, plain.token_ids, run.drafters[drafter], LOOKAHEADS, ask.origin)
     for k in LOOKAHEADS:
         speculated = run.answer(ask, **prod(k))
         assert speculated.token_ids == plain.token_ids

@@ -1,7 +1,7 @@
 """Backends over REST: registered, shown, probed, removed; nothing lost and no key shown."""
 
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,7 +137,9 @@ async def test_a_removed_backend_is_gone(control: ControlPlane) -> None:
     assert await control.get(BACKENDS) == {"backends": []}
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/probe"), ("POST", "/calibrate")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/probe"), ("POST", "/calibrate")]
+)
 async def test_an_unknown_backend_is_not_found(control: ControlPlane, method: str, path: str) -> None:
     error = error_of(await control.http.request(method, f"{BACKENDS}/nobody{path}"), 404)
     assert error["code"] == "not_found"

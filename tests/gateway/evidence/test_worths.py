@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.evidence.loop_costs import CostKey, Worth, WorthKey
+from gateway.errors import StoreError
+from gateway.evidence.loop_costs import CostKey, WorthKey
 from gateway.evidence.worths import NEWEST_ANSWERS, Worths, asked_ks, worths_of
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
@@ -50,12 +51,12 @@ def policy(*ks: int, mode: str = "prod") -> Policy:
 
 
 def test_a_workload_with_enough_answers_has_a_worth() -> None:
-    found = worths_of(COSTS, [*answers(5), *answers(4, workload="chat")], [5])
-    assert found == {
-        WorthKey(cost=KEY, workload="code", k=5): Worth(
-            value=pytest.approx(3.0), low=pytest.approx(3.0), answers=5
-        )
-    }
+    (key,), (worth,) = zip(
+        *worths_of(COSTS, [*answers(5), *answers(4, workload="chat")], [5]).items(), strict=True
+    )
+    assert key == WorthKey(cost=KEY, workload="code", k=5)
+    assert (worth.value, worth.low) == pytest.approx((3.0, 3.0))
+    assert worth.answers == 5
 
 
 def test_answers_without_a_pass_or_without_that_k_count_for_nothing() -> None:
@@ -68,7 +69,8 @@ def test_answers_without_a_pass_or_without_that_k_count_for_nothing() -> None:
 def test_only_the_newest_answers_count() -> None:
     older = answers(NEWEST_ANSWERS, tokens=20)
     (worth,) = worths_of(COSTS, [*answers(NEWEST_ANSWERS), *older], [5]).values()
-    assert (worth.value, worth.answers) == (pytest.approx(3.0), NEWEST_ANSWERS)
+    assert worth.value == pytest.approx(3.0)
+    assert worth.answers == NEWEST_ANSWERS
 
 
 def test_answers_that_differ_widen_the_interval() -> None:
@@ -144,8 +146,6 @@ async def test_an_expired_calibration_predicts_nothing(store: Store) -> None:
 async def test_while_the_store_is_down_the_last_predictions_stay(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway.errors import StoreError
-
     kept = worths(store, FakeClock())
     await keep(store)
     await kept.refresh_once()

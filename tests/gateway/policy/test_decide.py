@@ -36,16 +36,23 @@ NOON = 1_700_000_000.0
 NO_CONTROL = Control(fraction=0)
 
 
-def having(name: str, *capabilities: Capability, support: Support = Support.YES) -> Backend:
+def having(
+    name: str, *capabilities: Capability, support: Support = Support.YES, drafters: list[str] | None = None
+) -> Backend:
     findings = {
-        capability: Finding(capability=capability, support=support, evidence="asked")
+        capability: Finding(
+            capability=capability,
+            support=support,
+            evidence="asked",
+            value=drafters if capability is Capability.IN_ENGINE else None,
+        )
         for capability in capabilities
     }
     return replace(PLAIN, name=name, findings=findings)
 
 
-def having_in_engine(support: Support) -> Backend:
-    return having(f"in-engine-{support}", Capability.IN_ENGINE, support=support)
+def having_in_engine(support: Support, drafters: list[str] | None = None) -> Backend:
+    return having(f"in-engine-{support}", Capability.IN_ENGINE, support=support, drafters=drafters)
 
 
 NEEDS = {way.strategy or way.executor: way.needs for way in WAYS}
@@ -140,6 +147,36 @@ def test_prod_speculates_with_the_executor_that_the_backend_supports() -> None:
 def test_only_a_proven_executor_is_used(backend: Backend, executor: str) -> None:
     policy = prod(Prod.model_validate({"executor": executor}))
     assert outcome(policy, backend=backend) == (Action.BYPASS, "no_executor")
+
+
+@pytest.mark.parametrize(
+    ("drafters", "able"),
+    [
+        (None, ["auto", "ngram"]),
+        (["ngram", "suffix"], ["auto", "ngram", "suffix"]),
+        (["draft_model"], ["draft_model"]),
+        ([], []),
+    ],
+)
+def test_an_engine_speculates_with_the_drafters_that_it_lists(
+    drafters: list[str] | None, able: list[str]
+) -> None:
+    backend = having_in_engine(Support.YES, drafters)
+    words = ("auto", "ngram", "suffix", "draft_model")
+    outcomes = {word: outcome(prod(draft=word), backend=backend) for word in words}
+    lacking = dict.fromkeys(set(words) - set(able), (Action.BYPASS, "no_executor"))
+    assert outcomes == lacking | dict.fromkeys(able, (Action.SPECULATE, None))
+
+
+def test_the_trail_names_the_drafter_that_the_engine_lacks() -> None:
+    decision = decide(prod(draft="suffix"), Facts(), having_in_engine(Support.YES, ["ngram"]), NOON)
+    assert "in_engine needs the drafter suffix, and 'in-engine-yes' has ngram" in decision.trail[-1]
+
+
+def test_a_drafter_that_the_engine_lacks_may_drive_it_from_outside() -> None:
+    both = having("both", *NEEDS["in_engine"], *NEEDS["scored"], drafters=["ngram"])
+    decision = decide(prod(draft="suffix", guardrails=ANYWAY), GREEDY, both, NOON, Standing())
+    assert (decision.reason, decision.drafter) == ("no_runner", "suffix")
 
 
 @pytest.mark.parametrize(("field", "row"), sorted(TABLES["in_engine"].row_of.items()))
@@ -280,7 +317,8 @@ def test_other_endpoints_pass_whatever_the_rules_say() -> None:
 
 def test_every_drafter_that_a_rule_may_ask_for_comes_to_something() -> None:
     words = get_args(Defaults.model_fields["draft"].annotation)
-    assert {word: drafter_for(word) for word in words} == {"auto": "ngram", "none": None, "ngram": "ngram"}
+    by_their_own_name = {word: word for word in ("ngram", "suffix", "draft_model")}
+    assert {word: drafter_for(word) for word in words} == {"auto": "ngram", "none": None, **by_their_own_name}
 
 
 def share_of(policies: Mapping[str, Policy], action: Action, count: int = 4000) -> dict[str, float]:
@@ -359,7 +397,7 @@ rules = st.builds(
     match=matches,
     mode=st.sampled_from(Mode),
     experimental=st.just(True),
-    draft=st.sampled_from(["auto", "none", "ngram"]),
+    draft=st.sampled_from(["auto", "none", "ngram", "suffix", "draft_model"]),
     shadow=st.builds(Shadow, sample=st.floats(0, 1)),
     prod=st.builds(
         Prod,

@@ -252,8 +252,11 @@ def test_keys_with_x_at_the_top_are_free() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("draft: egale", "draft is 'egale'. Allowed: auto, none, ngram."),
-        ("draft: gram", "draft is 'gram'. Allowed: auto, none, ngram. Did you mean 'ngram'?"),
+        ("draft: egale", "draft is 'egale'. Allowed: auto, none, ngram, suffix, draft_model."),
+        (
+            "draft: gram",
+            "draft is 'gram'. Allowed: auto, none, ngram, suffix, draft_model. Did you mean 'ngram'?",
+        ),
         (
             "match: {workload: summarize}",
             "match.workload is 'summarize'. Allowed: chat, code, rag, summarise, ",
@@ -478,7 +481,7 @@ def settings(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "mode": mode,
         "experimental": mode is Mode.PROD or draw(st.booleans()),
-        "draft": draw(st.sampled_from(["auto", "none", "ngram"])),
+        "draft": draw(st.sampled_from(["auto", "none", "ngram", "suffix", "draft_model"])),
         "lookahead": draw(lookaheads),
         "shadow": draw(shadows),
         "prod": draw(prods),

@@ -47,6 +47,7 @@ class Bench:
         self.text_ids: Sequence[int] | None = [20, 21, 22]
         self.tokenized: list[Mapping[str, Any]] = []
         self.replayed: list[Mapping[str, Any]] = []
+        self.asked_for: list[tuple[str, str, float]] = []
         self.failure: Exception | None = None
         self.unreachable: BackendUnreachable | None = None
         self.nobody: RunnerUnavailable | None = None
@@ -85,11 +86,14 @@ class Bench:
         drafter: str,
         profile: str,
         ks: Sequence[int],
+        tenant: str,
+        started_at: float,
     ) -> Replay:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
         self.replayed.append({"prompt_ids": [*prompt_ids], "answer_ids": [*answer_ids], "ks": [*ks]})
+        self.asked_for.append((drafter, tenant, started_at))
         return Replay(drafter=drafter, profile=profile, curve={k: counts(k) for k in ks})
 
     async def measure(self, answer: FinishedAnswer) -> StageRecord:
@@ -168,6 +172,12 @@ async def test_a_replay_follows_the_habits_of_whoever_would_draft(kind: EngineKi
     """The engine where it can by itself; for a plain server, the draft runner."""
     record = await Bench().measure(finished(chat_answer(), backend=replace(BACKEND, kind=kind)))
     assert record.profile == profile
+
+
+async def test_the_runner_is_told_whose_answer_it_is_and_when_its_request_began() -> None:
+    bench = Bench()
+    await bench.measure(finished(chat_answer(), decision=replace(DECISION, drafter="suffix"), at=1234.5))
+    assert bench.asked_for == [("suffix", "search", 1234.5)]
 
 
 async def test_a_rule_with_a_longer_lookahead_gets_its_own_counts() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -50,7 +51,13 @@ class Bench:
 
     async def replay(self) -> Replay:
         return await self.client.replay(
-            prompt_ids=[1, 2], answer_ids=[3, -1], drafter="ngram", profile="embedded", ks=[5]
+            prompt_ids=[1, 2],
+            answer_ids=[3, -1],
+            drafter="ngram",
+            profile="embedded",
+            ks=[5],
+            tenant="search",
+            started_at=1000.0,
         )
 
     async def why_unavailable(self) -> str:
@@ -94,10 +101,37 @@ async def test_a_real_runner_takes_what_is_sent_and_sends_what_is_read() -> None
             drafter="ngram",
             profile="embedded",
             ks=[1, 5],
+            tenant="search",
+            started_at=1000.0,
         )
     assert (replay.drafter, replay.profile, set(replay.curve)) == ("ngram", "embedded", {1, 5})
     assert replay.curve[5].accepted_tokens == 4
     assert len(replay.curve[5].accepted_by_position) == 5
+
+
+async def test_a_real_runner_drafts_from_the_tenants_earlier_answers_for_its_later_requests_alone() -> None:
+    transport = httpx.ASGITransport(create_app(token=TOKEN, version="1", drafters=make_drafters()))
+    later = time.time() + 3600
+    async with httpx.AsyncClient(transport=transport) as http:
+        client = RunnerClient(
+            client=http,
+            runners=lambda: [Joined("http://runner", ("suffix",))],
+            token=TOKEN,
+            clock=lambda: 0.0,
+        )
+        accepted = []
+        for tenant, started_at in [("a", later), ("b", later), ("a", 1000.0), ("a", later)]:
+            replay = await client.replay(
+                prompt_ids=[1, 2],
+                answer_ids=[3, 4, 5],
+                drafter="suffix",
+                profile="embedded",
+                ks=[1],
+                tenant=tenant,
+                started_at=started_at,
+            )
+            accepted.append(replay.curve[1].accepted_tokens)
+    assert accepted == [0, 0, 0, 1]
 
 
 async def test_the_runner_token_is_sent(bench: Bench) -> None:

@@ -18,20 +18,22 @@ SAID_NOTHING = (Action.PASS, Action.WOULD_SPECULATE, Action.SKIP, Action.BYPASS)
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
 
 
-def request_of(**fields: object) -> InferenceRequest:
+def request_of(tenant: str = "anonymous", **fields: object) -> InferenceRequest:
     document: dict[str, Any] = {"model": "m1", **fields}
     return InferenceRequest(
         method="POST",
         target="/v1/completions",
         headers=(),
         body=json.dumps(document).encode(),
-        facts=Facts(stream=document.get("stream") is True),
+        facts=Facts(stream=document.get("stream") is True, tenant=tenant),
         editable={name: document[name] for name in EDITABLE if name in document},
     )
 
 
-def decision_of(action: Action, executor: str | None = "in_engine") -> Decision:
-    return Decision(mode=Mode.PROD, action=action, rule="r", executor=executor, k=4)
+def decision_of(
+    action: Action, executor: str | None = "in_engine", drafter: str | None = "ngram"
+) -> Decision:
+    return Decision(mode=Mode.PROD, action=action, rule="r", executor=executor, drafter=drafter, k=4)
 
 
 def said(body: bytes) -> Mapping[str, Any]:
@@ -81,6 +83,25 @@ def test_speculation_and_control_are_said_aloud_and_ask_for_usage(
     }
     assert spelling.edited
     assert spelling.hides_usage
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    ("drafter", "words"),
+    [
+        ("ngram", {}),
+        ("draft_model", {"ace_drafter": "draft_model"}),
+        ("suffix", {"ace_drafter": "suffix", "ace_tenant": "search"}),
+    ],
+)
+def test_another_drafter_is_named_and_the_tenant_only_to_one_that_learns(
+    dialect: Dialect, drafter: str, words: Mapping[str, object]
+) -> None:
+    request = request_of(tenant="search", vllm_xargs={"ace_tenant": "another", "ace_drafter": "egale"})
+    speculated = dialect(request, decision_of(Action.SPECULATE, drafter=drafter))
+    assert said(speculated.body)["vllm_xargs"] == {"ace_mode": "prod", "ace_k": 4, **words}
+    control = dialect(request, decision_of(Action.CONTROL, drafter=drafter))
+    assert said(control.body)["vllm_xargs"] == {"ace_mode": "off"}
 
 
 @every_dialect
