@@ -43,7 +43,7 @@ from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.runner import TIMEOUT as RUNNER_TIMEOUT
 from gateway.shadow.runner import RunnerClient
-from gateway.shadow.tokenize import BackendTokenizer, Tokenizers
+from gateway.shadow.tokenize import Tokenizers
 from gateway.store.retention import Retention
 from gateway.store.store import Store
 from gateway.store.writer import StageWriter
@@ -162,10 +162,10 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             httpx.AsyncClient(transport=CheckedTransport(resolver), timeout=RUNNER_TIMEOUT, trust_env=False)
         )
         loop_session = await closing.enter_async_context(checked_session(resolver))
-        tokenize = BackendTokenizer(pool)
+        tokenize = Tokenizers(pool)
         feed = ShadowFeed(
             telemetry=telemetry,
-            tokenize=Tokenizers(pool),
+            tokenize=tokenize,
             runner=RunnerClient(
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),

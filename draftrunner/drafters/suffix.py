@@ -34,7 +34,7 @@ TOKENS_PER_TENANT = 32_768
 """Most tokens of earlier answers that are kept for one tenant."""
 
 TENANTS = 16
-"""Most tenants whose answers are kept."""
+"""Most tenants whose answers are kept. A full one's take some 17 MB, so all of them less than 300 MB."""
 
 _NOWHERE = -1
 _END = -1
@@ -162,7 +162,8 @@ class _Cache:
         """The tenant's texts, the newest first. What is dropped or added later stays as it is here."""
         with self._lock:
             texts = self._answers.get(origin.tenant, [])
-            return tuple(answers.seen_at(origin.as_of) for answers in reversed(texts))
+            extracts = [answers.seen_at(origin.as_of) for answers in reversed(texts)]
+        return tuple(extract for extract in extracts if extract.length)
 
 
 @dataclass(frozen=True, slots=True)

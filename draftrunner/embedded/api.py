@@ -267,6 +267,7 @@ class DetokenizeBody(BaseModel):
 
     model: str | None = None
     tokens: list[TokenId]
+    skip_special_tokens: bool = False
 
 
 def complaints(error: ValidationError) -> tuple[str, str | None]:

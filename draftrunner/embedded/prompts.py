@@ -45,11 +45,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens left out."""
-        return self._decoded(ids, skip_special_tokens=True)
+        return self.decoded(ids, skip_special_tokens=True)
 
     def decode_all(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens spelled out."""
-        return self._decoded(ids, skip_special_tokens=False)
+        return self.decoded(ids, skip_special_tokens=False)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's spelling of each id."""
@@ -79,7 +79,8 @@ class Tokenizer:
                 f"The model's chat template refuses the messages: {error}", param="messages"
             ) from error
 
-    def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    def decoded(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of `ids`."""
         with self._lock:
             return str(
                 self._tokenizer.decode(
@@ -168,13 +169,13 @@ class AskReader:
         return ids, self._tokenizer.pieces(ids)
 
     def detokenize(self, body: DetokenizeBody) -> str:
-        """Return the text of ids, special tokens included.
+        """Return the text of ids, special tokens included unless the body says otherwise.
 
         Raises:
             InvalidRequest: One of them is not in the vocabulary.
         """
         self._check_known(body.tokens, "tokens")
-        return self._tokenizer.decode_all(body.tokens)
+        return self._tokenizer.decoded(body.tokens, skip_special_tokens=body.skip_special_tokens)
 
     def _check_known(self, ids: Sequence[int], param: str) -> None:
         highest = max(ids, default=0)

@@ -23,10 +23,10 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.loop.calls import ids_in, open_call
 from gateway.loop.errors import GoPlain
+from gateway.loop.executor import PROFILE
 from gateway.loop.runner import LoopRunners, LoopStart, RunnerLoop
 from gateway.loop.strategies import COMPLETIONS, STRATEGIES, Choices, TargetAsk
 from gateway.proxy.upstream import BackendPool
-from gateway.shadow.profiles import PROFILES
 
 VALID_S = 3600.0
 """How long a calibration counts: what else runs on the machine changes."""
@@ -116,7 +116,7 @@ class CostMeter:
         prompt = await self._prompt(backend, key)
         plain = [await self._plain(backend, key) for _ in range(ROUNDS)]
         verify = await self._verify(backend, key, prompt)
-        drafting = await self._drafting(backend, key, prompt)
+        drafting = await self._drafting(key, prompt)
         measured_at = self._now()
         return Calibration(
             key=key,
@@ -183,9 +183,7 @@ class CostMeter:
                 seconds[drafts].append(await self._at_load(key, partial(step, drafts)))
         return seconds
 
-    async def _drafting(
-        self, backend: Backend, key: CostKey, prompt: Sequence[int]
-    ) -> dict[int, list[float]]:
+    async def _drafting(self, key: CostKey, prompt: Sequence[int]) -> dict[int, list[float]]:
         """Seconds from telling the runner what was chosen to having its next draft, by the drafts allowed."""
         period = prompt[-_PERIOD:]
         repeating = list(period) * 8
@@ -194,7 +192,7 @@ class CostMeter:
             start = LoopStart(
                 prompt_ids=repeating,
                 drafter=key.drafter,
-                profile=PROFILES[backend.kind],
+                profile=PROFILE,
                 k=k,
                 tenant=_TENANT,
                 max_tokens=(k + 1) * (DRAFTING_STEPS + 2),

@@ -13,13 +13,12 @@ from gateway.fleet.executors import executors_of
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
+from gateway.loop.executor import NAME as GATEWAY_LOOP
 from gateway.policy.ways import ways_of
 from gateway.store.store import Store
 
 COOL_DOWN_S = 600.0
 """After a measurement that nobody asked for by hand, the same is not measured again for so long."""
-
-GATEWAY_LOOP = "gateway_loop"
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,13 @@ from gateway.loop.writing import Writing
 from gateway.policy.model import Decision, Facts
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import BackendPool
-from gateway.shadow.profiles import PROFILES
 from probes.model import Capability
 
 NAME = "gateway_loop"
 """The executor's word in policies, decisions and records."""
+
+PROFILE = "runner"
+"""Whose drafting habits a loop has: the draft runner's own."""
 
 _SHOWS_HALVES = frozenset({EngineKind.EMBEDDED})
 """Engines that show a character which the answer's end left incomplete; vLLM leaves it out."""
@@ -98,7 +100,7 @@ class LoopExecutor:
             begin_text=lambda: AnswerText.after(
                 prompt, spell=spell, stops=asked.stop, shows_halves=backend.kind in _SHOWS_HALVES
             ),
-            counts=LoopCounts(prompt_tokens=len(prompt), k=decision.k or 0, profile=PROFILES[backend.kind]),
+            counts=LoopCounts(prompt_tokens=len(prompt), k=decision.k or 0, profile=PROFILE),
         )
         shape = Shape(
             chat=asked.chat,
@@ -146,7 +148,7 @@ class LoopExecutor:
             start=LoopStart(
                 prompt_ids=prompt,
                 drafter=decision.drafter,
-                profile=PROFILES[backend.kind],
+                profile=PROFILE,
                 k=decision.k,
                 tenant=facts.tenant,
                 max_tokens=in_loop,

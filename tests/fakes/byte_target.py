@@ -1,8 +1,9 @@
 """A target whose tokens are bytes, so that an answer can be cut anywhere: inside characters and stop strings.
 
 It answers every prompt with the answer it was given. After anything else than a prefix of that answer it
-says something else, so a caller that loses or repeats a token is found out. Prompts end with TURN. Plain decoding is an engine's: a token
-at a time, with the embedded backend's own text rules. Serve `app` with `served`.
+says something else, so a caller that loses or repeats a token is found out. Prompts end with TURN. Plain
+decoding is an engine's: a token at a time, with the embedded backend's own text rules. Serve `app` with
+`served`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class ByteTarget:
     Attributes:
         answer: The ids that it answers every prompt with; END follows, for ever.
         refuses: Asked before each generating call, with its body; a status refuses it.
+        missing: Paths that it does not serve.
         breaks_off: A plain continuation ends without a word after that many tokens; None lets it end well.
         speaks_up: Called with the path of each POST, and awaited before it is answered.
         skips_special: Whether `/detokenize` can leave special tokens out.
@@ -57,6 +59,7 @@ class ByteTarget:
 
     answer: tuple[int, ...] = ()
     refuses: Callable[[Document], int | None] = lambda body: None
+    missing: frozenset[str] = frozenset()
     breaks_off: int | None = None
     speaks_up: Callable[[str], Any] | None = None
     skips_special: bool = False
@@ -87,6 +90,8 @@ class ByteTarget:
                 self.gone.put(path)
             speaking.cancel()
             leaving.cancel()
+        if path in self.missing:
+            return JSONResponse({"error": {"message": "Not Found"}}, 404)
         if path == "/tokenize":
             return JSONResponse({"tokens": self._prompt(body), "count": 0})
         if path == "/detokenize":
@@ -151,12 +156,7 @@ class _Plain:
         text, ending = "".join(text for _, text, _ in passes), passes[-1][2]
         message = {"role": "assistant", "content": text, "refusal": None}
         said = {"message": message} if self._chat else {"text": text}
-        choice = {
-            "index": 0,
-            **(said if self._chat else {"text": "".join(texts)}),
-            "logprobs": None,
-            **ending,
-        }
+        choice = {"index": 0, **said, "logprobs": None, **ending}
         return self._response("chat.completion", [choice]) | {"usage": self._usage()}
 
     async def events(self, breaks_off: int | None) -> AsyncIterator[str]:
@@ -199,7 +199,8 @@ class _Plain:
         }
 
     def _event(self, choices: list[Document], **more: Any) -> str:
-        return f"data: {json.dumps(self._response('chat.completion.chunk', choices) | more)}\n\n"
+        document = self._response("chat.completion.chunk", choices) | more
+        return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
 
     def _response(self, kind: str, choices: list[Document]) -> Document:
         kind = kind if self._chat else "text_completion"

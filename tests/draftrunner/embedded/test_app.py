@@ -842,6 +842,13 @@ async def test_a_text_survives_tokenize_and_detokenize(client: httpx.AsyncClient
     assert len(told["token_strs"]) == told["count"]
 
 
+async def test_special_tokens_are_left_out_of_a_text_where_that_is_asked(client: httpx.AsyncClient) -> None:
+    tokens = (await ask(client, "/tokenize", {"prompt": "the<|im_end|> dog"}))["tokens"]
+    for asked, text in ((None, "the<|im_end|> dog"), (False, "the<|im_end|> dog"), (True, "the dog")):
+        said = {} if asked is None else {"skip_special_tokens": asked}
+        assert await ask(client, "/detokenize", {"tokens": tokens, **said}) == {"prompt": text}
+
+
 async def test_a_conversation_may_be_tokenized_without_the_answers_opening(client: httpx.AsyncClient) -> None:
     opened = (await ask(client, "/tokenize", {"messages": MESSAGES}))["tokens"]
     closed = (await ask(client, "/tokenize", {"messages": MESSAGES, "add_generation_prompt": False}))[

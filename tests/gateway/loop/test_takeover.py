@@ -9,7 +9,7 @@ import pytest
 from gateway.loop import runner as runner_module
 from tests.fakes.byte_target import SPECIAL, ByteTarget, ids_of
 from tests.fakes.loop_runner import FAULTS, Fault, LoopRunner
-from tests.gateway.loop.conftest import Loop, right_by
+from tests.gateway.loop.harness import Loop, right_by
 
 ANSWER = (*ids_of("日😀 é"), SPECIAL, *ids_of("! STOP, STOP日 so"))
 """Characters of two, three and four bytes, a special token, and stop strings inside words."""
@@ -99,7 +99,7 @@ def test_before_the_first_token_the_clients_own_request_is_relayed(
     answer = loop.ask(user="Änn", temperature=0.5)
     access, stage = loop.records()
     assert answer.status == 200
-    ((path, body),) = [call for call in target.asked if call[0] == "/v1/chat/completions"]
+    (body,) = target.calls("/v1/chat/completions")
     assert (body["user"], body["temperature"]) == ("Änn", 0.5)
     assert not target.calls("plain")
     assert (access.action, access.retries, stage.executor) == ("bypass", 1, None)
