@@ -19,9 +19,14 @@ import httpx
 from gateway.background import keep_running
 from gateway.control.app import create_control_app
 from gateway.errors import StoreError
+from gateway.evidence.calibration import CostMeter
+from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.multiplier import MultiplierBook
+from gateway.evidence.standings import Standings
+from gateway.evidence.worths import Worths
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import HttpHealthCheck, checked_session
+from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.fleet.transport import CheckedTransport
@@ -167,11 +172,37 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             limits=ShadowLimits(max_answers=settings.shadow_queue),
             clock=time.monotonic,
         )
+        load = Load()
+        loop_runners = LoopRunners(session=loop_session, runners=runners.live, token=runner_token)
+        calibrations = Calibrations(
+            store=store,
+            meter=CostMeter(
+                pool=pool,
+                tokenize=tokenize,
+                runners=loop_runners,
+                load=load,
+                now=time.time,
+                timer=time.perf_counter,
+            ),
+            registry=registry,
+            runners=runners.live,
+            load=load,
+            clock=time.time,
+        )
+        worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
+        standings = Standings(
+            load=load,
+            runners=runners.live,
+            calibrations=calibrations,
+            worths=worths,
+            policy=policy,
+            pairing=lambda *_: None,
+        )
         loop = LoopExecutor(
             pool=pool,
             tokenize=tokenize,
-            runners=LoopRunners(session=loop_session, runners=runners.live, token=runner_token),
-            plain_seconds=lambda *_: None,
+            runners=loop_runners,
+            plain_seconds=standings.plain_seconds,
             now=time.time,
             timer=time.perf_counter,
         )
@@ -184,6 +215,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             telemetry=telemetry,
             feed=feed,
             book=MultiplierBook(),
+            load=load,
+            standings=standings,
             report_unreachable=registry.report_unreachable,
             limits=Limits(body_bytes=settings.max_body_bytes),
             retries=RetryBudget(),
@@ -195,6 +228,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             keys=keys,
             runner_gate=RunnerGate(runner_token),
             policy=policy,
+            calibrations=calibrations,
+            standings=standings,
             metrics=metrics.exposition,
             clock=time.time,
         )
@@ -213,6 +248,9 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "keys": keys.run,
                     "registry": registry.run,
                     "runners": runners.run,
+                    "calibrations": calibrations.run,
+                    "calibration": calibrations.run_meter,
+                    "predictions": worths.run,
                     "policy": lambda: policy.run(_POLICY_POLL_S),
                     "store writer": writer.run,
                     "retention": retention.run,

@@ -19,6 +19,7 @@ GatewayError
 │   ├── BackendBrokeOff        502  the request may have run; never tried again
 │   ├── BackendTimeout         504  the request may have run; never tried again
 │   └── NoBackendUp            503
+├── CalibrationFailed          503  a step of the loop could not be timed on a backend
 ├── StoreError                 503  the database cannot be used now; the data plane goes on without it
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
@@ -194,6 +195,18 @@ class NoBackendUp(BackendError):
 
     status, code = 503, "no_backend_up"
     headers = (("retry-after", "5"),)
+
+
+class CalibrationFailed(GatewayError):
+    """A step of the gateway's loop could not be timed; the message says why."""
+
+    status, code, kind = 503, "calibration_failed", "server_error"
+
+    def __init__(self, backend: str, why: str) -> None:
+        super().__init__(
+            f"Backend {backend!r} could not be calibrated: {why}. "
+            f"Try `ace backends calibrate {backend}` when that has changed."
+        )
 
 
 class StoreError(GatewayError):

@@ -19,6 +19,10 @@ class Capability(StrEnum):
     LOGPROBS = "logprobs"
     TOKENIZE = "tokenize"
     IN_ENGINE = "in_engine"
+    DETOKENIZE = "detokenize"
+    SCORED = "scored"
+    INDEPENDENT_DRAWS = "independent_draws"
+    NEUTRAL_DEFAULTS = "neutral_defaults"
 
 
 class Support(StrEnum):

@@ -10,7 +10,9 @@ from typing import Any
 from probes.in_engine import IN_ENGINE
 from probes.model import Capability, Finding
 from probes.question import MESSAGES, TEXT, Question, Target, no, unknown, without_success, yes
-from probes.wire import Reply, is_count
+from probes.sampling import INDEPENDENT_DRAWS, NEUTRAL_DEFAULTS
+from probes.scored import SCORED
+from probes.wire import Reply, clipped, is_count
 
 _CONTEXT_SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("max_model_len",),
@@ -21,6 +23,8 @@ _CONTEXT_SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("meta", "n_ctx_train"),
 )
 _PROMPT_IDS = [5, 6, 7, 8]
+_HALF = "\N{REPLACEMENT CHARACTER}"
+"""How a character looks whose last bytes are still to come."""
 
 
 async def ask_models(target: Target) -> Finding:
@@ -109,8 +113,7 @@ async def ask_returned_token_ids(target: Target) -> Finding:
     reply = await target.chat_or_complete(2, chat=asked, complete=asked)
     if not reply.ok:
         return without_success(Capability.RETURNED_TOKEN_IDS, reply)
-    written = reply.dig("choices", 0, "token_ids")
-    read = reply.dig("prompt_token_ids") or reply.dig("choices", 0, "prompt_token_ids")
+    read, written = _read_and_written(reply)
     counted = [reply.dig("usage", name) for name in ("prompt_tokens", "completion_tokens")]
     if not (_are_ids(written) and _are_ids(read)):
         return no(Capability.RETURNED_TOKEN_IDS, f"{reply.path} was asked for token ids and sent none")
@@ -158,6 +161,28 @@ async def ask_tokenize(target: Target) -> Finding:
     return _compared("a text (chats are refused)", text, await target.complete(TEXT, 1))
 
 
+async def ask_detokenize(target: Target) -> Finding:
+    """Does `/detokenize` give the text that the model's answers show for the same ids?"""
+    first = await target.detokenize(_PROMPT_IDS)
+    if not first.ok:
+        return without_success(Capability.DETOKENIZE, first)
+    if _spelled(first) is None:
+        return no(Capability.DETOKENIZE, f"it answers in another shape: {first.evidence}")
+    asked = {"return_token_ids": True}
+    answer = await target.chat_or_complete(4, chat=asked, complete=asked)
+    shown = answer.dig("choices", 0, "message", "content") or answer.dig("choices", 0, "text")
+    read, written = _read_and_written(answer)
+    if not (isinstance(shown, str) and _are_ids(read) and _are_ids(written)):
+        return unknown(Capability.DETOKENIZE, f"no text with its ids to compare with: {answer.evidence}")
+    if answer.dig("choices", 0, "finish_reason") == "stop":
+        written = written[:-1]  # the end of the answer, which has no text
+    before, after = await target.detokenize(read), await target.detokenize(read + written)
+    text = (_spelled(after) or "").removeprefix(_spelled(before) or "")
+    seen = f"{answer.path} shows {clipped(shown)!r}, and its ids are spelled {clipped(text)!r}"
+    same = text.rstrip(_HALF) == shown.rstrip(_HALF)
+    return yes(Capability.DETOKENIZE, seen) if same else no(Capability.DETOKENIZE, seen)
+
+
 SUITE = (
     Question(capability=Capability.MODELS, tokens=0, ask=ask_models),
     Question(capability=Capability.CONTEXT_LENGTH, tokens=0, ask=ask_context_length),
@@ -169,6 +194,10 @@ SUITE = (
     Question(capability=Capability.LOGPROBS, tokens=1, ask=ask_logprobs),
     Question(capability=Capability.TOKENIZE, tokens=1, ask=ask_tokenize),
     IN_ENGINE,
+    Question(capability=Capability.DETOKENIZE, tokens=4, ask=ask_detokenize),
+    SCORED,
+    INDEPENDENT_DRAWS,
+    NEUTRAL_DEFAULTS,
 )
 
 
@@ -193,6 +222,18 @@ def _tokenized(reply: Reply) -> int | None:
     """How many ids a `/tokenize` answer holds; None when it is none."""
     ids, count = reply.dig("tokens"), reply.dig("count")
     return len(ids) if reply.ok and _are_ids(ids) and count == len(ids) else None
+
+
+def _spelled(reply: Reply) -> str | None:
+    """The text in a `/detokenize` answer; None when it is none."""
+    text = reply.dig("prompt")
+    return text if reply.ok and isinstance(text, str) else None
+
+
+def _read_and_written(reply: Reply) -> tuple[Any, Any]:
+    """What an answer gives as the ids of its prompt, and of itself."""
+    read = reply.dig("prompt_token_ids") or reply.dig("choices", 0, "prompt_token_ids")
+    return read, reply.dig("choices", 0, "token_ids")
 
 
 def _are_ids(value: Any) -> bool:

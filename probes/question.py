@@ -9,7 +9,7 @@ from typing import Any
 from probes.model import Capability, Finding, Support
 from probes.wire import Reply, Wire
 
-MAX_SUITE_TOKENS = 64
+MAX_SUITE_TOKENS = 96
 """Most tokens that a server may be made to generate by one run of a suite."""
 
 CHAT = "/v1/chat/completions"
@@ -101,6 +101,10 @@ class Target:
     async def tokenize(self, **fields: Any) -> Reply:
         """Ask for token ids, in vLLM's shape."""
         return await self.wire.post("/tokenize", {"model": self.model, **fields})
+
+    async def detokenize(self, ids: list[int]) -> Reply:
+        """Ask for the text of token ids, in vLLM's shape."""
+        return await self.wire.post("/detokenize", {"model": self.model, "tokens": ids})
 
     async def _generate(self, path: str, cost: int, fields: Mapping[str, Any]) -> Reply:
         self.meter.check(cost)

@@ -1,4 +1,4 @@
-"""`ace backends`: register, look at, probe and remove model servers."""
+"""`ace backends`: register, look at, probe, calibrate and remove model servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("auto", "vllm", "sglang", "openai", "embedded")
 
 @click.group()
 def backends() -> None:
-    """Register, show, probe and remove model servers."""
+    """Register, show, probe, calibrate and remove model servers."""
 
 
 @backends.command()
@@ -94,6 +94,15 @@ def show(client: GatewayClient, name: str, as_json: bool) -> None:
 def probe(client: GatewayClient, name: str, as_json: bool) -> None:
     """Probe NAME again and show what was found."""
     _show(client.post(f"{_path(name)}/probe"), as_json)
+
+
+@backends.command()
+@click.argument("name")
+@json_option
+@with_gateway
+def calibrate(client: GatewayClient, name: str, as_json: bool) -> None:
+    """Time what a step of gateway_loop costs on NAME at the load it has now, and show it."""
+    _show(client.post(f"{_path(name)}/calibrate"), as_json)
 
 
 @backends.command()

@@ -11,13 +11,15 @@ import click
 
 from gateway.errors import GatewayError
 from gateway.fleet.model import Backend
-from gateway.policy.decide import EXECUTORS, decide
+from gateway.policy.decide import decide
 from gateway.policy.explain import as_json, facts_from
 from gateway.policy.load import LoadedPolicy, load_policy
 from gateway.policy.model import Facts, Match, Mode, Rule
+from gateway.policy.ways import WAYS
 from probes.model import Finding, Support
 
 _FILE = click.Path(path_type=Path)
+_NEEDED = tuple(dict.fromkeys(need for way in WAYS for need in way.needs))
 
 
 @click.group()
@@ -43,7 +45,7 @@ def check(file: Path) -> None:
 @click.option(
     "--backend-supports",
     multiple=True,
-    type=click.Choice([capability.value for capability in EXECUTORS.values()]),
+    type=click.Choice([capability.value for capability in _NEEDED]),
     help="A capability that the backend has; may be given several times.",
 )
 @click.option("--json", "as_json_", is_flag=True, help="Print the decision as JSON.")
@@ -104,7 +106,7 @@ def _backend(supported: frozenset[str]) -> Backend:
             support=Support.YES if capability in supported else Support.NO,
             evidence="said on the command line",
         )
-        for capability in EXECUTORS.values()
+        for capability in _NEEDED
     }
     return Backend(name="the backend", url="", findings=findings)
 

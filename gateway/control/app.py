@@ -15,6 +15,8 @@ from gateway.control.operation import Readiness, operation_routes
 from gateway.control.policy import PolicyInForce, policy_routes
 from gateway.control.runners import runner_routes
 from gateway.control.stages import stage_routes
+from gateway.evidence.calibrations import Calibrations
+from gateway.evidence.standings import Standings
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
@@ -29,6 +31,8 @@ def create_control_app(
     keys: KeyRing,
     runner_gate: RunnerGate,
     policy: PolicyInForce,
+    calibrations: Calibrations,
+    standings: Standings,
     metrics: Callable[[], bytes],
     clock: Callable[[], float],
 ) -> FastAPI:
@@ -43,6 +47,8 @@ def create_control_app(
         keys: API keys and the admin token.
         runner_gate: Judges the runner token.
         policy: The policy in force.
+        calibrations: What a step of the gateway's loop costs.
+        standings: What decisions look at besides findings.
         metrics: The page for Prometheus.
         clock: Unix time.
     """
@@ -57,8 +63,8 @@ def create_control_app(
     admins = admins_only(keys.check_admin)
     readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy)
     app.include_router(operation_routes(readiness, metrics))
-    app.include_router(backend_routes(registry, admins))
-    app.include_router(policy_routes(policy, registry.snapshot, clock, admins))
+    app.include_router(backend_routes(registry, calibrations, admins))
+    app.include_router(policy_routes(policy, registry.snapshot, standings.of_next, clock, admins))
     app.include_router(stage_routes(store.stages, admins))
     app.include_router(key_routes(keys, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))

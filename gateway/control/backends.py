@@ -9,20 +9,25 @@ from fastapi.params import Depends as Dependency
 
 from gateway.control.requests import NewBackend, json_body, takes_body
 from gateway.control.views import BackendsView, BackendView
+from gateway.evidence.calibrations import Calibrations
+from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 
 NewBackendBody = Annotated[NewBackend, Depends(json_body(NewBackend))]
 
 
-def backend_routes(registry: Registry, guards: list[Dependency]) -> APIRouter:
-    """Register, show, probe and remove backends."""
+def backend_routes(registry: Registry, calibrations: Calibrations, guards: list[Dependency]) -> APIRouter:
+    """Register, show, probe, calibrate and remove backends."""
     routes = APIRouter(prefix="/admin/v1/backends", tags=["backends"], dependencies=guards)
+
+    def shown(backend: Backend) -> BackendView:
+        return BackendView.of(backend, calibrations.of(backend.name))
 
     @routes.get("")
     async def list_backends() -> BackendsView:
         """Every registered backend, as probes last saw it."""
         await registry.sync_once()
-        return BackendsView(backends=[BackendView.of(b) for b in registry.snapshot().backends])
+        return BackendsView(backends=[shown(b) for b in registry.snapshot().backends])
 
     @routes.post("", status_code=201, openapi_extra=takes_body(NewBackend))
     async def add_backend(body: NewBackendBody) -> BackendView:
@@ -34,18 +39,24 @@ def backend_routes(registry: Registry, guards: list[Dependency]) -> APIRouter:
             credential=body.credential,
             tokenizer=body.tokenizer,
         )
-        return BackendView.of(added)
+        return shown(added)
 
     @routes.get("/{name}")
     async def show_backend(name: str) -> BackendView:
         """One backend, with its findings and what they allow."""
         await registry.sync_once()
-        return BackendView.of(registry.get(name))
+        return shown(registry.get(name))
 
     @routes.post("/{name}/probe")
     async def probe_backend(name: str) -> BackendView:
         """Ask a backend every question again."""
-        return BackendView.of(await registry.reprobe(name))
+        return shown(await registry.reprobe(name))
+
+    @routes.post("/{name}/calibrate")
+    async def calibrate_backend(name: str) -> BackendView:
+        """Time what a step of the gateway's loop costs on a backend, at the load that it has now."""
+        await registry.sync_once()
+        return shown(await calibrations.calibrate(name))
 
     @routes.delete("/{name}", status_code=204)
     async def remove_backend(name: str) -> Response:

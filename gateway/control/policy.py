@@ -12,10 +12,11 @@ from fastapi.params import Depends as Dependency
 from gateway.control.requests import json_of
 from gateway.control.views import ExplainedView, ExplanationView, PolicyView
 from gateway.fleet.model import Backend, FleetSnapshot
-from gateway.policy.decide import decide
+from gateway.policy.decide import NOTHING_KNOWN, decide
 from gateway.policy.explain import as_json, facts_from
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Facts, Policy
+from gateway.policy.standing import Standing
 
 _FACTS = {
     "requestBody": {
@@ -49,6 +50,7 @@ class PolicyInForce(Protocol):
 def policy_routes(
     holder: PolicyInForce,
     fleet: Callable[[], FleetSnapshot],
+    standing_of: Callable[[str, str], Standing],
     clock: Callable[[], float],
     guards: list[Dependency],
 ) -> APIRouter:
@@ -73,15 +75,18 @@ def policy_routes(
         """What the policy says of a request with these facts, at every backend that serves its model."""
         facts = facts_from(await json_of(request))
         policy, at = holder.current.policy, clock()
-        explained = [_explained(policy, facts, b, at) for b in fleet().serving(facts.model)]
+        backends = fleet().serving(facts.model)
+        explained = [_explained(policy, facts, b, at, standing_of(b.name, facts.model)) for b in backends]
         # Without a backend the rules still match; what depends on findings then finds none.
-        first = explained[0] if explained else _explained(policy, facts, None, at)
+        first = explained[0] if explained else _explained(policy, facts, None, at, NOTHING_KNOWN)
         return ExplainedView(**first.model_dump(), backends=explained)
 
     return routes
 
 
-def _explained(policy: Policy, facts: Facts, backend: Backend | None, at: float) -> ExplanationView:
+def _explained(
+    policy: Policy, facts: Facts, backend: Backend | None, at: float, standing: Standing
+) -> ExplanationView:
     asked = backend or Backend(name="none, as no backend serves the model", url="")
-    said: dict[str, Any] = as_json(decide(policy, facts, asked, at))
+    said: dict[str, Any] = as_json(decide(policy, facts, asked, at, standing))
     return ExplanationView(backend=backend.name if backend else None, **said)

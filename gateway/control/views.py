@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from gateway.evidence.loop_costs import Calibration
 from gateway.fleet.executors import executors_of
 from gateway.fleet.model import Backend
 from gateway.store.model import Runner, StoredKey
@@ -28,6 +30,38 @@ class ExecutorView(BaseModel):
     sentence: str
 
 
+class CalibrationView(BaseModel):
+    """What a step of the gateway's loop costs, in seconds; by drafts where it depends on them."""
+
+    model: str
+    strategy: str
+    drafter: str
+    band: str
+    measured_at: float
+    expires_at: float
+    context_tokens: int
+    plain_seconds: float
+    verify_seconds: dict[int, float]
+    draft_seconds: dict[int, float]
+
+    @classmethod
+    def of(cls, calibration: Calibration) -> CalibrationView:
+        """How `calibration` is shown."""
+        key = calibration.key
+        return cls(
+            model=key.model,
+            strategy=key.strategy,
+            drafter=key.drafter,
+            band=key.band,
+            measured_at=calibration.measured_at,
+            expires_at=calibration.expires_at,
+            context_tokens=calibration.context_tokens,
+            plain_seconds=calibration.plain_seconds,
+            verify_seconds=dict(calibration.verify_seconds),
+            draft_seconds=dict(calibration.draft_seconds),
+        )
+
+
 class BackendView(BaseModel):
     """A registered backend."""
 
@@ -42,11 +76,12 @@ class BackendView(BaseModel):
     models: list[str]
     findings: list[FindingView]
     executors: list[ExecutorView]
+    calibrations: list[CalibrationView]
     probed_at: float | None
 
     @classmethod
-    def of(cls, backend: Backend) -> BackendView:
-        """How `backend` is shown; its credential as the reference that it is."""
+    def of(cls, backend: Backend, calibrations: Sequence[Calibration]) -> BackendView:
+        """How `backend` is shown, and what was measured on it; its credential as the reference that it is."""
         return cls(
             name=backend.name,
             url=backend.url,
@@ -68,8 +103,9 @@ class BackendView(BaseModel):
             ],
             executors=[
                 ExecutorView(name=verdict.name, possible=verdict.possible, sentence=verdict.sentence)
-                for verdict in executors_of(backend)
+                for verdict in executors_of(backend, calibrations)
             ],
+            calibrations=[CalibrationView.of(calibration) for calibration in calibrations],
             probed_at=backend.probed_at,
         )
 

@@ -28,7 +28,7 @@ PROBED_AS: Mapping[str, str] = {
 }
 """What an operator may declare, and the probe suite that is run for it."""
 
-PROBE_TIME_LIMIT_S = 60.0
+PROBE_TIME_LIMIT_S = 90.0
 
 
 class Probe(Protocol):

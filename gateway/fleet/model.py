@@ -49,6 +49,11 @@ class Backend:
     findings: Mapping[Capability, Finding] = field(default_factory=dict)
     probed_at: float | None = None
 
+    @property
+    def engine(self) -> str:
+        """Its software as tables of engines name it: what the operator said, else what it was taken for."""
+        return self.declared_kind if self.declared_kind in ("vllm", "sglang") else str(self.kind)
+
     def supports(self, capability: Capability) -> Support:
         """The finding's answer; unknown when never asked."""
         finding = self.findings.get(capability)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.fleet.model import Backend
-from gateway.policy.fields import why_bypassed
+from gateway.policy.allowed import why_bypassed
+from gateway.policy.gate import LoopCase, Obstacle, why_not_driven
 from gateway.policy.model import Action, Control, Decision, Facts, Mode, Policy, Rule
-from probes.model import Capability, Support
-
-EXECUTORS: Mapping[str, Capability] = {"in_engine": Capability.IN_ENGINE}
-"""Ways to carry out prod, best first, and the capability that each needs."""
+from gateway.policy.standing import Standing
+from gateway.policy.ways import Way, ways_of
 
 _DRAFTERS: Mapping[str, str | None] = {
     "auto": "ngram",
@@ -25,10 +24,22 @@ _DRAFTERS: Mapping[str, str | None] = {
 model's own MTP layers, n-gram. Only the last is built."""
 
 
-def decide(policy: Policy, facts: Facts, backend: Backend, at: float) -> Decision:
+NOTHING_KNOWN = Standing()
+
+
+def decide(
+    policy: Policy, facts: Facts, backend: Backend, at: float, standing: Standing = NOTHING_KNOWN
+) -> Decision:
     """What `policy` says about a request with these `facts`, should it go to `backend` at Unix time `at`.
 
     The first rule that matches decides. The decision's trail has one line for each rule up to that one.
+
+    Args:
+        policy: The policy in force.
+        facts: What it may see of the request.
+        backend: With its findings.
+        at: Unix time.
+        standing: What else is known of the backend at that moment; executors that need none do without.
     """
     if facts.endpoint == "other":
         line = "default: no rule is asked, policies speak for chat and completions only"
@@ -38,8 +49,8 @@ def decide(policy: Policy, facts: Facts, backend: Backend, at: float) -> Decisio
         if reason := rule.match.why_not(facts):
             trail.append(f"{rule.name}: {reason}")
         else:
-            return _apply(rule, facts, backend, at, trail)
-    return _apply(policy.fallback, facts, backend, at, trail)
+            return _apply(_Case(rule, facts, backend, at, standing), trail)
+    return _apply(_Case(policy.fallback, facts, backend, at, standing), trail)
 
 
 def in_control_block(backend_name: str, model: str, at: float, control: Control) -> bool:
@@ -53,17 +64,29 @@ def drafter_for(draft: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class _Case:
+    """A rule, and what it is applied to."""
+
+    rule: Rule
+    facts: Facts
+    backend: Backend
+    at: float
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
 class _Verdict:
     """What a mode makes of a request; `why` is the reason as a sentence, for the trail."""
 
     action: Action
     reason: str | None = None
     why: str = ""
-    executor: str | None = None
+    way: Way | None = None
 
 
-def _apply(rule: Rule, facts: Facts, backend: Backend, at: float, trail: list[str]) -> Decision:
-    verdict = _MODES[rule.mode](rule, facts, backend, at)
+def _apply(case: _Case, trail: list[str]) -> Decision:
+    rule = case.rule
+    verdict = _MODES[rule.mode](case)
     line = f"{rule.name}: applies, mode {rule.mode}, {verdict.action}"
     if verdict.reason:
         line += f" ({verdict.reason}): {verdict.why}"
@@ -74,8 +97,10 @@ def _apply(rule: Rule, facts: Facts, backend: Backend, at: float, trail: list[st
         action=verdict.action,
         rule=rule.name,
         reason=verdict.reason,
+        detail=verdict.why or None,
         drafter=drafter,
-        executor=verdict.executor,
+        executor=verdict.way.executor if verdict.way else None,
+        strategy=verdict.way.strategy if verdict.way else None,
         k=rule.k if drafter else None,
         max_tokens_per_minute=_budget(rule),
         trail=(*trail, line),
@@ -87,43 +112,65 @@ def _budget(rule: Rule) -> int | None:
     return budget if rule.mode is Mode.SHADOW and budget != "unlimited" else None
 
 
-def _off(rule: Rule, facts: Facts, backend: Backend, at: float) -> _Verdict:  # noqa: ARG001 - one shape
+def _off(case: _Case) -> _Verdict:  # noqa: ARG001 - one shape
     return _Verdict(Action.PASS)
 
 
-def _shadow(rule: Rule, facts: Facts, backend: Backend, at: float) -> _Verdict:  # noqa: ARG001 - one shape
+def _shadow(case: _Case) -> _Verdict:
+    rule = case.rule
     if drafter_for(rule.draft) is None:
         return _Verdict(Action.SKIP, "no_drafter", "the rule says `draft: none`")
-    if _draw("sample", rule.name, facts.request_id) >= rule.shadow.sample:
+    if _draw("sample", rule.name, case.facts.request_id) >= rule.shadow.sample:
         return _Verdict(Action.SKIP, "not_sampled", f"sample is {rule.shadow.sample:g}")
     return _Verdict(Action.WOULD_SPECULATE)
 
 
-def _prod(rule: Rule, facts: Facts, backend: Backend, at: float) -> _Verdict:
-    # With one executor to choose from, its table and its capability can be asked one after the other.
-    executor = next(name for name in EXECUTORS if rule.prod.executor in ("auto", name))
-    if bypassed := why_bypassed(executor, facts.fields):
+def _prod(case: _Case) -> _Verdict:
+    # What an executor refuses, those after it refuse too (a contract test), so the first that is possible
+    # is the only one to ask.
+    ways = ways_of(case.rule.prod.executor)
+    drafter = drafter_for(case.rule.draft)
+    why_not = {way: way.why_not(case.backend, drafter) for way in ways}
+    way = next((way for way in ways if why_not[way] is None), ways[0])
+    if obstacle := _obstacle(case, way, "; ".join(filter(None, why_not.values()))):
+        return _Verdict(Action.BYPASS, obstacle.reason, obstacle.why)
+    control = case.rule.prod.control
+    if in_control_block(case.backend.name, case.facts.model, case.at, control):
+        why = f"a block of {control.block:g} s served plainly, for comparison"
+        return _Verdict(Action.CONTROL, "control_block", why, way)
+    return _Verdict(Action.SPECULATE, way=way)
+
+
+def _obstacle(case: _Case, way: Way, why_no_way: str) -> Obstacle | None:
+    """The first thing that speaks against speculating the request this way."""
+    rule, backend = case.rule, case.backend
+    if bypassed := why_bypassed(way.executor, backend.engine, case.facts.fields):
         field, reason = bypassed
-        return _Verdict(Action.BYPASS, reason, f"{executor} does not speculate a request with {field!r}")
+        return Obstacle(reason, f"{way.executor} does not speculate a request with {field!r}")
     drafter = drafter_for(rule.draft)
     if drafter is None:
-        return _Verdict(Action.BYPASS, "no_drafter", "the rule says `draft: none`")
-    if _draw("share", rule.name, facts.request_id) >= rule.prod.share:
-        return _Verdict(Action.BYPASS, "outside_share", f"share is {rule.prod.share:g}")
-    if (answer := backend.supports(EXECUTORS[executor])) is not Support.YES:
-        why = f"{executor} needs the finding {EXECUTORS[executor]}, which is {answer} for {backend.name!r}"
-        return _Verdict(Action.BYPASS, "no_executor", why)
-    if drafter not in backend.engine_drafters:
-        there = ", ".join(backend.engine_drafters) or "none"
-        why = f"{executor} needs the drafter {drafter}, and {backend.name!r} has {there}"
-        return _Verdict(Action.BYPASS, "no_executor", why)
-    if in_control_block(backend.name, facts.model, at, rule.prod.control):
-        why = f"a block of {rule.prod.control.block:g} s served plainly, for comparison"
-        return _Verdict(Action.CONTROL, "control_block", why, executor)
-    return _Verdict(Action.SPECULATE, executor=executor)
+        return Obstacle("no_drafter", "the rule says `draft: none`")
+    if _draw("share", rule.name, case.facts.request_id) >= rule.prod.share:
+        return Obstacle("outside_share", f"share is {rule.prod.share:g}")
+    if way.why_not(backend, drafter):
+        return Obstacle("no_executor", why_no_way)
+    if way.strategy is None:
+        return None
+    return why_not_driven(
+        LoopCase(
+            facts=case.facts,
+            backend=backend,
+            strategy=way.strategy,
+            drafter=drafter,
+            k=rule.k,
+            guardrails=rule.guardrails,
+            at=case.at,
+            standing=case.standing,
+        )
+    )
 
 
-_MODES: Mapping[Mode, Callable[[Rule, Facts, Backend, float], _Verdict]] = {
+_MODES: Mapping[Mode, Callable[[_Case], _Verdict]] = {
     Mode.OFF: _off,
     Mode.SHADOW: _shadow,
     Mode.PROD: _prod,

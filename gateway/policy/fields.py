@@ -1,68 +1,50 @@
-"""Which request fields an executor may not speculate under, and which fields a request really uses.
-
-The table is data: executor -> field -> the reason that a bypassed request's record carries. What it does
-not list is harmless: under `in_engine` the engine itself decides what a field means, speculating or not.
-A field in the table is never removed from the request; the request is served plainly instead.
-"""
+"""Which fields a request really uses, as `gateway.policy.allowed` and the classifier ask."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-_NEVER_SPECULATED: Mapping[str, tuple[str, ...]] = {
-    # Waits for a canary of its kind, on every executor.
-    "tools": ("tools", "tool_choice", "functions", "function_call"),
-    "structured_output": (
-        "response_format",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-    ),
-    "multimodal": ("multimodal", "modalities", "audio"),
-}
-
-_NOT_IN_ENGINE: Mapping[str, tuple[str, ...]] = {
-    **_NEVER_SPECULATED,
-    # Engines refuse these beside speculation, or would answer them lossily.
-    "logit_bias": ("logit_bias",),
-    "min_p": ("min_p",),
-    "penalties": ("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    "beam_search": ("use_beam_search",),
-    # Several answers in one response have no per-request counts.
-    "several_answers": ("n", "best_of"),
-    "prompt_list": ("prompt_list",),
-    # The prompt comes back, or is more than what the answer continues.
-    "echo": ("echo",),
-    "suffix": ("suffix",),
-    "prompt_logprobs": ("prompt_logprobs",),
-}
-
-
-def _by_field(by_reason: Mapping[str, tuple[str, ...]]) -> Mapping[str, str]:
-    return {name: reason for reason, names in by_reason.items() for name in names}
-
-
-BYPASSED_FIELDS: Mapping[str, Mapping[str, str]] = {"in_engine": _by_field(_NOT_IN_ENGINE)}
+from gateway.policy.allowed import TABLES
 
 _DEFAULTS: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
     "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
     "echo": (False,),
     "frequency_penalty": (0,),
     "functions": ([],),
     "function_call": ("none", "auto"),
+    "ignore_eos": (False,),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
     "logprobs": (False,),
+    "metadata": ({},),
     "min_p": (0,),
+    "min_tokens": (0,),
     "modalities": (["text"],),
     "n": (1,),
+    "no_stop_trim": (False,),
     "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
+    "priority": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "separate_reasoning": (True,),
+    "service_tier": ("auto",),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
     "stop": ([],),
+    "stop_token_ids": ([],),
+    "store": (False,),
     "stream": (False,),
+    "stream_reasoning": (True,),
     "suffix": ("",),
     "temperature": (1,),
     # Without tools both mean an ordinary answer; with tools, `tools` itself is active.
@@ -71,31 +53,32 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
     "use_beam_search": (False,),
+    "vllm_xargs": ({},),
 }
 """Documented default values; null is one everywhere. Fields that are not here have no other default."""
 
+_STRUCTURED = frozenset(
+    name
+    for name, row in TABLES["in_engine"].row_of.items()
+    if row.ruling.reason in ("tools", "structured_output")
+)
+
 MULTIMODAL = "multimodal"
 PROMPT_LIST = "prompt_list"
-
-
-def why_bypassed(executor: str, active: Collection[str]) -> tuple[str, str] | None:
-    """The first field, by name, that `executor` may not speculate under, and the reason; None without one."""
-    table = BYPASSED_FIELDS[executor]
-    found = sorted(name for name in active if name in table)
-    return (found[0], table[found[0]]) if found else None
+_USAGE = "include_usage"
 
 
 def is_structured(active: Collection[str]) -> bool:
     """Whether the answer is to have a form: tools or structured output."""
-    names = (*_NEVER_SPECULATED["tools"], *_NEVER_SPECULATED["structured_output"])
-    return any(name in active for name in names)
+    return not _STRUCTURED.isdisjoint(active)
 
 
 def active_fields(body: Mapping[str, object]) -> frozenset[str]:
     """Top-level fields of a request whose value is not the documented default.
 
-    Two names stand for what no field name says: `multimodal` for a message part that is not text and
-    `prompt_list` for several prompts in one call. Never raises, whatever the values' types are.
+    Some names stand for what no field name says: `multimodal` for a message part that is not text,
+    `prompt_list` for several prompts in one call, and `stream_options.NAME` for what a stream is to carry
+    besides usage at its end. Never raises, whatever the values' types are.
     """
     named = (name for name, value in body.items() if not _is_default(name, value))
     return frozenset((*named, *_unnamed(body)))
@@ -117,6 +100,9 @@ def _unnamed(body: Mapping[str, object]) -> Iterator[str]:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) > 1 and isinstance(prompt[0], str | list):
         yield PROMPT_LIST
+    options = body.get("stream_options")
+    if isinstance(options, dict):
+        yield from (f"stream_options.{name}" for name in options if name != _USAGE and options[name])
 
 
 def _has_other_than_text(message: object) -> bool:

@@ -214,9 +214,22 @@ class Control(_Strict):
 class Prod(_Strict):
     """How prod traffic is driven."""
 
-    executor: Literal["auto", "in_engine"] = "auto"
+    executor: Literal["auto", "in_engine", "gateway_loop"] = "auto"
     share: Fraction = 1.0
     control: Control = Control()
+
+
+class Guardrails(_Strict):
+    """What `gateway_loop` has to keep to, because it makes many calls of one request.
+
+    Attributes:
+        min_multiplier: Smallest lower bound of the predicted multiplier; 0 asks for no prediction, so that
+            what is not predicted to pay can be measured.
+        max_running: Most requests under way at a backend.
+    """
+
+    min_multiplier: Annotated[Number, Field(ge=0)] = 1.05
+    max_running: Count = 16
 
 
 class Defaults(_Strict):
@@ -232,6 +245,7 @@ class Defaults(_Strict):
     ] = 5
     shadow: Shadow = Shadow()
     prod: Prod = Prod()
+    guardrails: Guardrails = Guardrails()
 
     @field_validator("mode")
     @classmethod
@@ -293,6 +307,7 @@ class Decision:
         drafter: The chosen drafter's name; None without one.
         executor: Set for speculate and control.
         strategy: How the target is made to verify, for the executor that drives it from outside.
+        detail: The reason as a sentence, with its numbers; None without a reason.
         k: Draft tokens per step.
         trail: One line per rule considered, in order.
     """
@@ -304,6 +319,7 @@ class Decision:
     drafter: str | None = None
     executor: str | None = None
     strategy: str | None = None
+    detail: str | None = None
     k: int | None = None
     max_tokens_per_minute: int | None = None
     trail: tuple[str, ...] = ()

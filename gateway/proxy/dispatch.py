@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from gateway.errors import (
     BackendError,
@@ -19,7 +20,9 @@ from gateway.loop.errors import GoPlain, WhyPlain
 from gateway.loop.executor import NAME as GATEWAY_LOOP
 from gateway.loop.executor import LoopExecutor
 from gateway.policy.decide import decide
+from gateway.policy.gate import NOT_CALIBRATED
 from gateway.policy.model import Action, Decision, Facts
+from gateway.policy.standing import Standing
 from gateway.proxy.exchange import Attempt, Exchange
 from gateway.proxy.headers import to_backend
 from gateway.proxy.retry_budget import RetryBudget
@@ -31,6 +34,18 @@ _EDIT_REFUSED = frozenset({400, 422, 500})
 """Answers that a word of ours in the request may have caused."""
 
 
+class Standings(Protocol):
+    """What is known beside findings. `gateway.evidence.standings.Standings` is one."""
+
+    def at(self, backend: str, model: str, running: int) -> Standing:
+        """As things are now, for a request for `model` that is one of `running` at `backend`."""
+        ...
+
+    def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:
+        """A request was bypassed because nobody has measured what a step costs there, at that load."""
+        ...
+
+
 class Dispatcher:
     """Opens the call that answers a request.
 
@@ -38,6 +53,7 @@ class Dispatcher:
         pool: Connections.
         loop: Carries out `gateway_loop`.
         budget: Retries that are left.
+        standings: What decisions look at besides findings.
         report_unreachable: Told a backend's name and why it could not be reached.
         now: Unix time.
     """
@@ -48,12 +64,14 @@ class Dispatcher:
         pool: BackendPool,
         loop: LoopExecutor,
         budget: RetryBudget,
+        standings: Standings,
         report_unreachable: Callable[[str, str], None],
         now: Callable[[], float],
     ) -> None:
         self._pool = pool
         self._loop = loop
         self._budget = budget
+        self._standings = standings
         self._report_unreachable = report_unreachable
         self._now = now
 
@@ -97,8 +115,12 @@ class Dispatcher:
         return deque(sorted(up, key=lambda backend: self._pool.in_flight(backend.name)))
 
     def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
-        decision = decide(exchange.policy.policy, exchange.request.facts, backend, self._now())
-        return exchange.plan(decision, backend)
+        facts = exchange.request.facts
+        standing = self._standings.at(backend.name, facts.model, exchange.place.among(backend.name))
+        decision = decide(exchange.policy.policy, facts, backend, self._now(), standing)
+        if decision.reason == NOT_CALIBRATED and decision.drafter:
+            self._standings.want_calibration(backend, facts.model, decision.drafter, standing.running)
+        return exchange.plan(decision, backend, standing)
 
     async def _ask(self, exchange: Exchange, attempt: Attempt, *, fresh: bool) -> Answer:
         if exchange.access.overhead_s is None:
@@ -122,7 +144,7 @@ class Dispatcher:
     async def _ask_plainly(self, exchange: Exchange, tried: Attempt, why: GoPlain) -> Answer:
         """The answer to the client's own request, after speculation came to nothing."""
         exchange.access.retries += 1
-        plain = exchange.plan(_bypass(tried.decision, why.reason, why), tried.backend)
+        plain = exchange.plan(_bypass(tried.decision, why.reason, why), tried.backend, tried.standing)
         plain.reply = await self._pool.open(plain.backend, _call(exchange, plain), fresh=True)
         if plain.reply.status >= 400:
             # So it was not our doing: the client's request is at fault, or the backend.
@@ -162,6 +184,7 @@ def _bypass(decision: Decision, reason: str, why: GoPlain) -> Decision:
         reason=str(reason),
         executor=None,
         strategy=None,
+        detail=str(why),
         trail=(*decision.trail, line),
     )
 

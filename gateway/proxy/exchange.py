@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.fleet.load import Place
 from gateway.fleet.model import Backend
 from gateway.loop.answer import LoopAnswer
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Decision
+from gateway.policy.standing import Standing
 from gateway.proxy.dialects import DIALECTS, Spelling
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import Answer
@@ -18,10 +20,16 @@ from gateway.telemetry.record import AccessRecord
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """One backend asked, or about to be. `reply` is None while there is no answer."""
+    """One backend asked, or about to be.
+
+    Attributes:
+        standing: What the decision looked at besides findings.
+        reply: None while there is no answer.
+    """
 
     backend: Backend
     decision: Decision
+    standing: Standing
     spelling: Spelling
     reply: Answer | None = None
 
@@ -33,6 +41,7 @@ class Exchange:
     Attributes:
         policy: The one in force when the request was read; it is kept to the end.
         since_read: Seconds since the whole body was here.
+        place: Where it counts as under way.
         attempt: The latest; None before the first.
         witness: Sees the answer.
     """
@@ -41,14 +50,17 @@ class Exchange:
     policy: LoadedPolicy
     access: AccessRecord
     since_read: Callable[[], float]
+    place: Place
     attempt: Attempt | None = None
     witness: Witness = field(default_factory=Bystander)
 
-    def plan(self, decision: Decision, backend: Backend) -> Attempt:
+    def plan(self, decision: Decision, backend: Backend, standing: Standing) -> Attempt:
         """Make the next attempt: the decision, spelled in the backend's dialect."""
+        self.place.move(backend.name)
         self.attempt = Attempt(
             backend=backend,
             decision=decision,
+            standing=standing,
             spelling=DIALECTS[backend.kind](self.request, decision),
         )
         self.access.backend = backend.name

@@ -12,13 +12,14 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.evidence.multiplier import MultiplierBook
+from gateway.fleet.load import Load
 from gateway.fleet.model import FleetSnapshot
 from gateway.loop.executor import LoopExecutor
 from gateway.policy.load import LoadedPolicy
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.client import Client
 from gateway.proxy.client_watch import ClientLeft, until_client_leaves
-from gateway.proxy.dispatch import Dispatcher, serving
+from gateway.proxy.dispatch import Dispatcher, Standings, serving
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.headers import RawHeaders, accepted_request_id, first
 from gateway.proxy.intake import RequestBody, read_request
@@ -89,6 +90,8 @@ class DataPlane:
         telemetry: Takes an access record for each request, and a stage record for each in mode prod.
         feed: Takes the finished answer of each request in mode shadow.
         book: Speeds of speculated and control requests.
+        load: Requests under way; told of each.
+        standings: What decisions look at besides findings.
         report_unreachable: Told a backend's name and why, when no connection could be opened.
         limits: How much is held in memory.
         retries: Retries that are left.
@@ -107,6 +110,8 @@ class DataPlane:
         telemetry: RecordSink,
         feed: Feed,
         book: MultiplierBook,
+        load: Load,
+        standings: Standings,
         report_unreachable: Callable[[str, str], None],
         limits: Limits,
         retries: RetryBudget,
@@ -117,11 +122,17 @@ class DataPlane:
         self._fleet = fleet
         self._identify = identify
         self._telemetry = telemetry
+        self._load = load
         self._limits = limits
         self._clock = clock
         self._timer = timer
         self._dispatcher = Dispatcher(
-            pool=pool, loop=loop, budget=retries, report_unreachable=report_unreachable, now=clock
+            pool=pool,
+            loop=loop,
+            budget=retries,
+            standings=standings,
+            report_unreachable=report_unreachable,
+            now=clock,
         )
         self._stages = Stages(sink=telemetry, feed=feed, book=book, now=clock)
 
@@ -171,7 +182,11 @@ class DataPlane:
         access.model = request.facts.model
         access.workload = str(request.facts.workload)
         return Exchange(
-            request=request, policy=self._policy.current, access=access, since_read=_stopwatch(self._timer)
+            request=request,
+            policy=self._policy.current,
+            access=access,
+            since_read=_stopwatch(self._timer),
+            place=self._load.place(),
         )
 
     async def _refuse(self, visit: _Visit, error: GatewayError) -> None:
@@ -194,6 +209,7 @@ class DataPlane:
             visit.access.duration_s = elapsed()
             try:
                 if visit.exchange is not None:
+                    visit.exchange.place.move(None)
                     self._stages.end(visit.exchange)
             finally:
                 self._telemetry.access(visit.access)

@@ -78,6 +78,7 @@ class Stages:
             rule=decision.rule,
             tenant=facts.tenant,
             workload=str(facts.workload),
+            reason_detail=decision.detail,
             reason=decision.reason or measured.why_not or measured.why_plain,
             drafter=decision.drafter,
             executor=decision.executor,
@@ -122,7 +123,8 @@ class Stages:
 
     def _spans_a_switch(self, exchange: Exchange, attempt: Attempt) -> bool:
         """Whether the backend has gone from speculating to control, or back, since the request began."""
-        today = decide(exchange.policy.policy, exchange.request.facts, attempt.backend, self._now())
+        policy, facts = exchange.policy.policy, exchange.request.facts
+        today = decide(policy, facts, attempt.backend, self._now(), attempt.standing)
         return today.action is not attempt.decision.action
 
 

@@ -12,7 +12,7 @@ from gateway.errors import Conflict
 from gateway.fleet.model import Backend, BackendState, EngineKind
 from gateway.store.database import Database, unbroken
 from gateway.store.meta import count_change
-from gateway.store.tables import backends
+from gateway.store.tables import backends, calibrations
 from probes.model import Capability, Finding, Support
 
 
@@ -58,8 +58,10 @@ class BackendRows:
 
     @unbroken
     async def remove(self, name: str) -> bool:
-        """Forget a backend; whether there was one."""
+        """Forget a backend, and what was measured on it; whether there was one."""
         async with self._database.writing() as connection:
+            # The next server of that name may be another one.
+            await connection.execute(delete(calibrations).where(calibrations.c.backend == name))
             removed = await connection.execute(delete(backends).where(backends.c.name == name))
             if removed.rowcount:
                 await count_change(connection)

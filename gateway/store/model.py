@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +94,11 @@ class ReasonCount:
     action: str
     reason: str | None
     n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedAnswer:
+    """The K curve of one shadow answer, as its record keeps it."""
+
+    workload: str
+    k_curve: Mapping[str, Mapping[str, Any]]

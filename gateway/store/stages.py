@@ -11,7 +11,7 @@ from sqlalchemy import Select, delete, func, insert, select
 from gateway.evidence.multiplier import Speed, temperature_band
 from gateway.store.curves import Curve, curve_of, summed_curves
 from gateway.store.database import Database, unbroken
-from gateway.store.model import ReasonCount, StageGroup, StageQuery
+from gateway.store.model import ReasonCount, ReplayedAnswer, StageGroup, StageQuery
 from gateway.store.tables import stage_records
 from gateway.telemetry.record import StageRecord
 
@@ -156,6 +156,29 @@ class StageRows:
                 wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
         async with self._database.reading() as connection:
             return [(tokens, seconds) for tokens, seconds in await connection.execute(wanted)]
+
+    @unbroken
+    async def newest(self) -> int:
+        """A number that moves with every record; 0 without any."""
+        async with self._database.reading() as connection:
+            return await connection.scalar(select(func.max(stage_records.c.id))) or 0
+
+    @unbroken
+    async def replayed(
+        self, *, backend: str, model: str, drafter: str, newest: int
+    ) -> tuple[ReplayedAnswer, ...]:
+        """The newest replayed answers of one model on one backend for one drafter, newest first."""
+        table = stage_records.c
+        wanted = (
+            select(table.workload, table.k_curve)
+            .where(table.backend == backend, table.model == model, table.drafter == drafter)
+            .where(table.k_curve.is_not(None))
+            .order_by(table.id.desc())
+            .limit(newest)
+        )
+        async with self._database.reading() as connection:
+            rows = await connection.execute(wanted)
+            return tuple(ReplayedAnswer(workload=workload, k_curve=curve) for workload, curve in rows)
 
     async def delete_before(self, at: float, *, most: int) -> int:
         """Delete up to `most` of the records made before a Unix time; how many went."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.store.backends import BackendRows
+from gateway.store.calibrations import CalibrationRows
 from gateway.store.database import Database
 from gateway.store.keys import KeyRows
 from gateway.store.meta import MetaRows
@@ -11,7 +12,7 @@ from gateway.store.stages import StageRows
 
 
 class Store:
-    """Backends, keys, runners and stage records in a database.
+    """Backends, keys, runners, stage records and calibrations in a database.
 
     Every method of its parts raises StoreError when the database cannot be used.
 
@@ -29,6 +30,7 @@ class Store:
         self.keys = KeyRows(self._database)
         self.runners = RunnerRows(self._database)
         self.stages = StageRows(self._database)
+        self.calibrations = CalibrationRows(self._database)
 
     @property
     def migrated(self) -> bool:

@@ -81,6 +81,22 @@ runners = Table(
     Column("seen_at", Double, nullable=False),
 )
 
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("backend", String(64), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("strategy", String(16), primary_key=True),
+    Column("drafter", String(64), primary_key=True),
+    Column("band", String(16), primary_key=True),
+    Column("measured_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("context_tokens", Integer, nullable=False),
+    Column("plain_seconds", Double, nullable=False),
+    Column("verify_seconds", JSON, nullable=False),
+    Column("draft_seconds", JSON, nullable=False),
+)
+
 stage_records = Table(
     "stage_records",
     metadata,

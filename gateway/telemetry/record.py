@@ -51,6 +51,7 @@ class StageRecord:
         action: would_speculate, skip, speculate, control or bypass.
         reason: Why it was skipped, bypassed or control, or why speculation ended within the answer; None
             otherwise.
+        reason_detail: The decision's reason as a sentence, with its numbers.
         executor: How prod was carried out; None in shadow.
         source: `engine`, `replay` or `loop`: who counted.
         profile: The engine whose habits the counts follow.
@@ -75,6 +76,7 @@ class StageRecord:
     workload: str = ""
     stage: str = "speculative_decoding"
     reason: str | None = None
+    reason_detail: str | None = None
     drafter: str | None = None
     executor: str | None = None
     source: str | None = None

@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from gateway.control.app import create_control_app
+from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
@@ -21,6 +22,7 @@ from gateway.store.store import Store
 from gateway.telemetry.record import StageRecord
 from tests.fakes.clock import FakeClock
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
+from tests.fakes.standings import ScriptedMeter, calibrations_of, standings_of
 
 ADMIN = "ace-admin-for-tests"
 RUNNER = "runner-token-for-tests"
@@ -36,6 +38,7 @@ class ControlPlane:
     policy_file: Path
     probe: ScriptedProbe
     health: ScriptedHealth
+    meter: ScriptedMeter
     clock: FakeClock
 
     @property
@@ -81,19 +84,24 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
     keys = KeyRing(store=store, clock=clock, anonymous_allowed=False)
     await keys.open_admin(ADMIN)
     await registry.sync_once()
+    runners, load = Runners(store=store, clock=clock), Load()
+    policy = PolicyHolder(policy_file, clock)
+    calibrations, meter = calibrations_of(store, registry, runners, load, clock)
     parts: dict[str, Any] = {
         "store": store,
         "registry": registry,
-        "runners": Runners(store=store, clock=clock),
+        "runners": runners,
         "keys": keys,
         "runner_gate": RunnerGate(RUNNER),
-        "policy": PolicyHolder(policy_file, clock),
+        "policy": policy,
+        "calibrations": calibrations,
+        "standings": standings_of(store, runners, policy, load, calibrations, clock),
         "metrics": lambda: b"ace_requests_total 1.0\n",
         "clock": clock,
     }
     app = create_control_app(**parts)
     async with client_of(app) as http:
-        yield ControlPlane(app, http, parts, policy_file, probe, health, clock)
+        yield ControlPlane(app, http, parts, policy_file, probe, health, meter, clock)
 
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:

@@ -1,11 +1,14 @@
 """A scripted OpenAI-compatible server whose every capability can be taken away. Serve `app` with `served`.
 
-Its "model" is greedy and continues a text as it went on before, so repetitive prompts can be drafted for.
+Its "model" is greedy unless asked otherwise and continues a text as it went on before, so repetitive prompts
+can be drafted for. A penalty makes it go on with something new; draws are keyed by seed and position.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +34,11 @@ EVERYTHING = frozenset(
         "logprobs",
         "tokenize",
         "tokenize_chat",
+        "detokenize",
+        "scored",
+        "independent_draws",
+        "neutral_defaults",
+        "penalties",
         "in_engine",
     }
 )
@@ -50,6 +58,7 @@ class OpenAIServer:
         answers: Paths that are answered with a given status (and body) whatever is asked.
         hangs: Paths that are never answered.
         spoil: Changes a generated answer before it is sent: `spoil(request, answer)`.
+        token_s: Seconds that a streamed token takes.
         generated: Tokens generated so far.
         asked: Every POST so far: path and body.
     """
@@ -64,6 +73,7 @@ class OpenAIServer:
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     hangs: frozenset[str] = frozenset()
     spoil: Callable[[Document, Document], None] = lambda request, answer: None
+    token_s: float = 0.0
     generated: int = 0
     asked: list[tuple[str, Document]] = field(default_factory=list)
     words: dict[str, int] = field(default_factory=dict)
@@ -76,7 +86,8 @@ class OpenAIServer:
 
     @property
     def app(self) -> Starlette:
-        routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions", "/tokenize"]
+        routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions"]
+        routes += ["/tokenize", "/detokenize"]
         return Starlette(routes=[Route(path, self._answer, methods=["GET", "POST"]) for path in routes])
 
     def ids_of(self, text: str) -> list[int]:
@@ -107,6 +118,8 @@ class OpenAIServer:
         self.asked.append((path, body))
         if path == "/tokenize":
             return self._tokenize(body)
+        if path == "/detokenize":
+            return self._detokenize(body)
         return self._generate(path, body)
 
     def _tokenize(self, body: Document) -> Response:
@@ -115,6 +128,11 @@ class OpenAIServer:
             return _error(404 if wanted == "tokenize" else 400, "Not Found")
         ids = self._chat_ids(body) if "messages" in body else self.ids_of(body["prompt"])
         return JSONResponse({"count": len(ids), "max_model_len": 4096, "tokens": ids})
+
+    def _detokenize(self, body: Document) -> Response:
+        if "detokenize" not in self.can:
+            return _error(404, "Not Found")
+        return JSONResponse({"prompt": self.text_of(body["tokens"])})
 
     def _generate(self, path: str, body: Document) -> Response:
         chat = path == "/v1/chat/completions"
@@ -137,13 +155,15 @@ class OpenAIServer:
             return [self.ids_of(prompt)]
         if all(isinstance(token, int) for token in prompt):
             return [prompt] if "token_id_prompts" in self.can else None
-        return [self.ids_of(text) for text in prompt] if "prompt_lists" in self.can else None
+        if "prompt_lists" not in self.can:
+            return None
+        return [self.ids_of(one) if isinstance(one, str) else one for one in prompt]
 
     def _chat_ids(self, body: Document) -> list[int]:
         return [1, *(token for message in body["messages"] for token in self.ids_of(message["content"])), 2]
 
     def _answer_to(self, body: Document, chat: bool, prompts: list[list[int]]) -> Document:
-        written = [_continued(prompt, body["max_tokens"]) for prompt in prompts]
+        written = [self._continued(body, prompt) for prompt in prompts]
         count = sum(len(ids) for ids in written)
         self.generated += count
         answer: Document = {
@@ -151,6 +171,9 @@ class OpenAIServer:
             "usage": {"prompt_tokens": sum(map(len, prompts)), "completion_tokens": count},
             "metrics": {"speculative_decoding": self._speculation(body, prompts[0], written[0])},
         }
+        draft = body.get("vllm_xargs", {}).get("ace_score")
+        if draft is not None and "scored" in self.can:
+            answer["ace_score"] = self._score(body, prompts[0], draft)
         if body.get("return_token_ids") and "return_token_ids" in self.can:
             for place, choice in enumerate(answer["choices"]):
                 choice["token_ids"] = written[place]
@@ -169,6 +192,33 @@ class OpenAIServer:
             chat_form = {"content": [{"token": "t", "logprob": number} for number in numbers]}
             choice["logprobs"] = chat_form if chat else {"token_logprobs": numbers}
         return choice
+
+    def _score(self, body: Document, prompt: list[int], draft: int) -> Document:
+        contexts = [prompt[: len(prompt) - draft + taken] for taken in range(draft + 1)]
+        return {"choices": [self._next(body, ids) for ids in contexts], "ends": [False for _ in contexts]}
+
+    def _continued(self, body: Document, prompt: list[int]) -> list[int]:
+        context = [*prompt]
+        for _ in range(body["max_tokens"]):
+            context.append(self._next(body, context))
+        return context[len(prompt) :]
+
+    def _next(self, body: Document, context: list[int]) -> int:
+        """Goes on as the text went on where its last token stood before; otherwise with something new."""
+        if body.get("temperature", 0) > 0:
+            return self._draw(body.get("seed"), len(context))
+        earlier = [place for place, token in enumerate(context[:-1]) if token == context[-1]]
+        copies = earlier and not self._penalised(body)
+        return context[earlier[-1] + 1] if copies else 100 + len(context)
+
+    def _draw(self, seed: int | None, position: int) -> int:
+        if seed is None:
+            seed = random.getrandbits(32) if "independent_draws" in self.can else 0
+        return random.Random(f"{seed} {position}").randrange(2000, 1_000_000)
+
+    def _penalised(self, body: Document) -> bool:
+        default = 1.0 if "neutral_defaults" in self.can else 1.1
+        return (body.get("repetition_penalty", default) if "penalties" in self.can else default) != 1
 
     def _speculation(self, body: Document, prompt: list[int], written: list[int]) -> Document | None:
         words = body.get("vllm_xargs", {}) if "in_engine" in self.can else {}
@@ -193,19 +243,11 @@ class OpenAIServer:
             if token is not None:
                 delta["token_ids"] = [token]
             yield _event({"choices": [{"index": 0, "finish_reason": None, **delta}]})
+            await asyncio.sleep(self.token_s)
         yield _event({"choices": [{"index": 0, "finish_reason": "length", "delta": {}}]})
         if body.get("stream_options", {}).get("include_usage") and "stream_usage" in self.can:
             yield _event({"choices": [], "usage": answer["usage"], "metrics": answer["metrics"]})
         yield "data: [DONE]\n\n"
-
-
-def _continued(prompt: list[int], tokens: int) -> list[int]:
-    """Goes on as the text went on where its last token stood before; otherwise with something new."""
-    context = [*prompt]
-    for _ in range(tokens):
-        earlier = [place for place, token in enumerate(context[:-1]) if token == context[-1]]
-        context.append(context[earlier[-1] + 1] if earlier else 100 + len(context))
-    return context[len(prompt) :]
 
 
 def _event(document: Document) -> str:

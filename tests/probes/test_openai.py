@@ -13,7 +13,7 @@ from probes.model import Capability, Finding, Support
 from probes.question import MAX_SUITE_TOKENS, Meter, Question, Target
 from probes.suite import probe
 from probes.wire import Reply
-from tests.fakes.openai_server import OpenAIServer
+from tests.fakes.openai_server import EVERYTHING, OpenAIServer
 from tests.fakes.served import served
 
 Spoil = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -91,7 +91,10 @@ async def test_a_server_without_completions_takes_no_ids() -> None:
     with served(server.app) as url:
         result = await probe(url, kind="openai", headers={}, time_limit_s=30.0)
     refused = {finding.capability for finding in result.findings if finding.support is NO}
-    assert refused == {Capability.TOKEN_ID_PROMPTS, Capability.PROMPT_LISTS, Capability.IN_ENGINE}
+    assert refused == {
+        *(Capability.TOKEN_ID_PROMPTS, Capability.PROMPT_LISTS, Capability.SCORED),
+        *(Capability.INDEPENDENT_DRAWS, Capability.NEUTRAL_DEFAULTS, Capability.IN_ENGINE),
+    }
 
 
 async def test_a_stream_without_a_usage_event_has_no_stream_usage() -> None:
@@ -197,6 +200,43 @@ async def test_a_model_without_chats_is_checked_by_a_text(missing: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("able", "support"), [(EVERYTHING, YES), (EVERYTHING - {"chat"}, YES)])
+async def test_ids_that_are_spelled_as_the_answer_shows_them(able: frozenset[str], support: Support) -> None:
+    await assert_found(OpenAIServer(can=able), Capability.DETOKENIZE, support, "its ids are spelled")
+
+
+async def test_a_server_without_a_detokenizer_cannot() -> None:
+    await assert_found(OpenAIServer().without("detokenize"), Capability.DETOKENIZE, NO, "HTTP 404")
+
+
+async def test_a_detokenizer_of_another_shape_is_a_no() -> None:
+    server = OpenAIServer(answers={"/detokenize": (200, '{"text": "one"}')})
+    await assert_found(server, Capability.DETOKENIZE, NO, "another shape")
+
+
+async def test_a_server_that_shows_another_text_than_it_generated_is_a_no() -> None:
+    """A reasoning parser, for one, takes part of an answer away."""
+
+    def parsed(request: dict[str, Any], answer: dict[str, Any]) -> None:
+        answer["choices"][0].update(message={"content": " twenty"})
+
+    await assert_found(OpenAIServer(spoil=parsed), Capability.DETOKENIZE, NO, "shows 'twenty'")
+
+
+async def test_an_answer_that_ended_is_compared_without_its_end() -> None:
+    def ended(request: dict[str, Any], answer: dict[str, Any]) -> None:
+        choice = answer["choices"][0]
+        choice["finish_reason"] = "stop"
+        choice["token_ids"] = [*choice["token_ids"], 2]
+
+    await assert_found(OpenAIServer(spoil=ended), Capability.DETOKENIZE, YES, "its ids are spelled")
+
+
+async def test_without_the_answers_ids_there_is_nothing_to_compare() -> None:
+    server = OpenAIServer().without("return_token_ids")
+    await assert_found(server, Capability.DETOKENIZE, UNKNOWN, "no text with its ids")
+
+
 class Scripted:
     """A wire whose every answer is the same."""
 
@@ -211,6 +251,7 @@ class Scripted:
 NAMES = [
     *("choices", "usage", "prompt_tokens", "tokens", "count", "logprobs", "content", "token_ids"),
     *("prompt_token_ids", "metrics", "speculative_decoding", "text", "index", "num_spec_steps"),
+    *("prompt", "message", "ace_score", "ends", "finish_reason"),
 ]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just(10**400),

@@ -80,8 +80,12 @@ async def test_a_question_may_not_cost_more_than_it_declares(monkeypatch: pytest
     assert server.generated == 4
 
 
+def suite_of(*costs: int) -> tuple[Question, ...]:
+    return tuple(asking(tokens, tokens) for tokens in costs)
+
+
 async def test_a_suite_may_not_cost_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite_module, "SUITES", {"openai": (asking(60, 60), asking(5, 5), asking(4, 4))})
+    monkeypatch.setattr(suite_module, "SUITES", {"openai": suite_of(MAX_SUITE_TOKENS - 4, 5, 4)})
     server = OpenAIServer()
     findings = (await probed(server, "openai")).findings
     assert [finding.support for finding in findings] == [Support.YES, Support.UNKNOWN, Support.YES]

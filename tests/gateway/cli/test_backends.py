@@ -67,6 +67,14 @@ def test_probe_asks_for_a_new_look(ace: Ace, rest: RestGateway) -> None:
     assert (rest.asked[0].method, rest.asked[0].path) == ("POST", "/admin/v1/backends/b/probe")
 
 
+def test_calibrate_asks_for_a_measurement_and_shows_what_came_of_it(ace: Ace, rest: RestGateway) -> None:
+    sentence = "gateway_loop is possible (a plain token 70.0 ms)."
+    loop = {"name": "gateway_loop", "possible": True, "sentence": sentence}
+    rest.answers = [(200, DOWN | {"executors": [loop]})]
+    assert sentence in ace("backends", "calibrate", "gpu/1", "--gateway", rest.url).stdout
+    assert (rest.asked[0].method, rest.asked[0].path) == ("POST", "/admin/v1/backends/gpu%2F1/calibrate")
+
+
 def test_json_is_the_rest_answer(ace: Ace, rest: RestGateway) -> None:
     rest.answers = [(200, DOWN), (200, {"backends": [DOWN]})]
     shown = ace("backends", "show", "b", "--json", "--gateway", rest.url)

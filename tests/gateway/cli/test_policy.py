@@ -73,6 +73,8 @@ def test_explain_tells_each_rules_reason_and_the_outcome(good: str) -> None:
         "reason: -",
         "drafter: ngram",
         "executor: in_engine",
+        "strategy: -",
+        "detail: -",
         "k: 5",
         "max tokens per minute: -",
     ]

@@ -1,12 +1,15 @@
 """Backends over REST: registered, shown, probed, removed; nothing lost and no key shown."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.policy.ways import WAYS
+from probes.model import Finding, Support
 from tests.fakes.control import ControlPlane, error_of
-from tests.fakes.probing import AWAY, REFUSED
+from tests.fakes.probing import AWAY, REFUSED, UP
 from tests.fakes.tokenizer_files import tokenizer_files
 
 BACKENDS = "/admin/v1/backends"
@@ -35,8 +38,15 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
             {"capability": "in_engine", "support": "yes", "evidence": "3 steps reported", "value": None}
         ],
         "executors": [
-            {"name": "in_engine", "possible": True, "sentence": "in_engine is possible (3 steps reported)."}
+            {"name": "in_engine", "possible": True, "sentence": "in_engine is possible (3 steps reported)."},
+            {
+                "name": "gateway_loop",
+                "possible": False,
+                "sentence": "gateway_loop is not possible yet: the finding streaming is unknown; "
+                "run `ace backends probe a` once the server answers.",
+            },
         ],
+        "calibrations": [],
         "probed_at": control.clock.now,
     }
     assert await control.get(f"{BACKENDS}/a") == added
@@ -127,7 +137,9 @@ async def test_a_removed_backend_is_gone(control: ControlPlane) -> None:
     assert await control.get(BACKENDS) == {"backends": []}
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/probe")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/probe"), ("POST", "/calibrate")]
+)
 async def test_an_unknown_backend_is_not_found(control: ControlPlane, method: str, path: str) -> None:
     error = error_of(await control.http.request(method, f"{BACKENDS}/nobody{path}"), 404)
     assert error["code"] == "not_found"
@@ -141,3 +153,57 @@ async def test_what_another_process_registered_is_shown_without_waiting(control:
     assert await control.get(BACKENDS) == {"backends": []}
     await control.store.backends.add(backend)
     assert await control.get(f"{BACKENDS}/a") == added
+
+
+NEEDS = next(way.needs for way in WAYS if way.strategy == "fanout")
+
+
+async def add_drivable(control: ControlPlane) -> None:
+    """A plain server that the loop could drive, and a draft runner."""
+    findings = tuple(
+        Finding(capability=capability, support=Support.YES, evidence="asked") for capability in NEEDS
+    )
+    control.probe.answer = replace(UP, findings=findings)
+    await add(control)
+    runners = control.parts["runners"]
+    await runners.join(url="http://127.0.0.1:8200", node="n", drafters=["ngram"], version="1")
+
+
+async def test_a_backend_is_calibrated_and_shows_what_a_step_costs(control: ControlPlane) -> None:
+    await add_drivable(control)
+    reply = await control.http.post(f"{BACKENDS}/a/calibrate")
+    assert reply.status_code == 200, reply.text
+    shown = reply.json()
+    assert shown["calibrations"] == [
+        {
+            "model": "m",
+            "strategy": "fanout",
+            "drafter": "ngram",
+            "band": "1",
+            "measured_at": control.clock.now,
+            "expires_at": control.clock.now + 3600,
+            "context_tokens": 200,
+            "plain_seconds": 0.070,
+            "verify_seconds": {"0": 0.073, "8": 0.073},
+            "draft_seconds": {"0": 0.002, "8": 0.002},
+        }
+    ]
+    loop = next(executor for executor in shown["executors"] if executor["name"] == "gateway_loop")
+    assert "a plain token 70.0 ms" in loop["sentence"]
+    assert await control.get(f"{BACKENDS}/a") == shown
+    control.clock.advance(3600)
+    assert (await control.get(f"{BACKENDS}/a"))["calibrations"] == []
+
+
+async def test_what_cannot_be_calibrated_says_why(control: ControlPlane) -> None:
+    await add(control)
+    error = error_of(await control.http.post(f"{BACKENDS}/a/calibrate"), 409)
+    assert "gateway_loop is not possible yet" in error["message"]
+
+
+async def test_a_calibration_that_fails_is_told(control: ControlPlane) -> None:
+    await add_drivable(control)
+    control.meter.failure = "the draft runner was lost"
+    error = error_of(await control.http.post(f"{BACKENDS}/a/calibrate"), 503)
+    assert error["code"] == "calibration_failed"
+    assert "the draft runner was lost" in error["message"]

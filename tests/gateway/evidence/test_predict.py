@@ -1,8 +1,10 @@
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.evidence.predict import predicted_multiplier
+from gateway.evidence.predict import Replayed, best_multiplier, predicted_interval, predicted_multiplier
 
 LINEAR = {1: 0.020, 9: 0.028}
 counts = st.dictionaries(st.integers(0, 8), st.integers(1, 500), min_size=1)
@@ -62,3 +64,41 @@ def test_only_ratios_of_pass_times_matter(passes: dict[int, int], tokens: int, f
     assert predicted_multiplier(tokens, passes, slower).value == pytest.approx(
         predicted_multiplier(tokens, passes, LINEAR).value
     )
+
+
+def test_a_plain_pass_may_be_another_call_than_a_pass_without_drafts() -> None:
+    """30 tokens at 18 ms, against 10 passes of 20 ms that had nothing to draft."""
+    prediction = predicted_multiplier(30, {0: 10}, {1: 0.020}, plain_seconds=0.018)
+
+    assert prediction.value == pytest.approx(0.540 / 0.200)
+
+
+def test_the_best_is_at_the_length_that_pays_most() -> None:
+    """One token for 21 ms, three for 40 ms, six for 150 ms, against 20 ms each."""
+    steps = {1: 0.021, 3: 0.040, 6: 0.150}
+
+    assert best_multiplier(5, steps, 0.020) == pytest.approx(3 * 0.020 / 0.040)
+    assert best_multiplier(0, steps, 0.020) == pytest.approx(0.020 / 0.021)
+
+
+@given(st.dictionaries(st.integers(0, 8), st.integers(1, 500), min_size=1), st.floats(0.001, 0.1))
+def test_no_replay_predicts_more_than_the_best(passes: dict[int, int], plain: float) -> None:
+    everything_accepted = sum((1 + drafts) * count for drafts, count in passes.items())
+    predicted = predicted_multiplier(everything_accepted, passes, LINEAR, plain)
+
+    assert predicted.value is not None
+    assert predicted.value <= best_multiplier(8, LINEAR, plain) * (1 + 1e-9)
+
+
+def test_an_interval_of_several_answers_holds_their_common_multiplier() -> None:
+    slow, fast = Replayed(30, {0: 30}), Replayed(30, {5: 6})
+    interval = predicted_interval([slow, fast] * 10, {1: 0.020, 6: 0.025}, 0.020, Random(1))
+
+    assert interval.value == pytest.approx(1.2 / (0.6 + 0.15))
+    assert 1.0 < interval.low < interval.value < interval.high < 4.0
+
+
+def test_answers_that_are_alike_leave_no_doubt() -> None:
+    interval = predicted_interval([Replayed(30, {5: 6})] * 5, {1: 0.020, 6: 0.025}, 0.020, Random(1))
+
+    assert interval.low == interval.value == interval.high == pytest.approx(4.0)

@@ -109,7 +109,7 @@ async def test_a_probe_that_fails_in_itself_loses_nothing(
 async def test_a_probe_that_hangs_is_told_apart(fleet: Fleet) -> None:
     fleet.probe.answer = TimeoutError()
     added = await fleet.registry.add(name="a", url=URL)
-    assert added.state_reason == "probing did not end within 60 s"
+    assert added.state_reason == "probing did not end within 90 s"
 
 
 async def test_the_backends_key_is_read_by_reference_and_sent(

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.evidence.loop_costs import Calibration, CostKey, load_band
 from gateway.fleet.model import Backend
+from gateway.policy.allowed import TABLES
+from gateway.policy.allowed.model import Row
 from gateway.policy.decide import decide, drafter_for, in_control_block
-from gateway.policy.fields import BYPASSED_FIELDS
 from gateway.policy.load import parse_policy
 from gateway.policy.model import (
     Action,
@@ -16,6 +18,7 @@ from gateway.policy.model import (
     Decision,
     Defaults,
     Facts,
+    Guardrails,
     Match,
     Mode,
     Policy,
@@ -24,6 +27,8 @@ from gateway.policy.model import (
     Shadow,
     Workload,
 )
+from gateway.policy.standing import Standing
+from gateway.policy.ways import WAYS
 from probes.model import Capability, Finding, Support
 
 PLAIN = Backend(name="plain", url="http://127.0.0.1:1")
@@ -31,12 +36,50 @@ NOON = 1_700_000_000.0
 NO_CONTROL = Control(fraction=0)
 
 
+def having(
+    name: str, *capabilities: Capability, support: Support = Support.YES, drafters: list[str] | None = None
+) -> Backend:
+    findings = {
+        capability: Finding(
+            capability=capability,
+            support=support,
+            evidence="asked",
+            value=drafters if capability is Capability.IN_ENGINE else None,
+        )
+        for capability in capabilities
+    }
+    return replace(PLAIN, name=name, findings=findings)
+
+
 def having_in_engine(support: Support, drafters: list[str] | None = None) -> Backend:
-    finding = Finding(capability=Capability.IN_ENGINE, support=support, evidence="asked", value=drafters)
-    return replace(PLAIN, name=f"in-engine-{support}", findings={Capability.IN_ENGINE: finding})
+    return having(f"in-engine-{support}", Capability.IN_ENGINE, support=support, drafters=drafters)
 
 
+NEEDS = {way.strategy or way.executor: way.needs for way in WAYS}
 ABLE = having_in_engine(Support.YES)
+SCORING = having("scoring", *NEEDS["scored"])
+PLAIN_VLLM = having("plain-vllm", *NEEDS["fanout"])
+GREEDY = Facts(temperature=0)
+
+
+def calibrated(backend: Backend, strategy: str, *, model: str = "", running: int = 1) -> Standing:
+    """A live runner and a calibration under which a step costs what a plain token costs."""
+    key = CostKey(
+        backend=backend.name, model=model, strategy=strategy, drafter="ngram", band=load_band(running)
+    )
+    costs = Calibration(
+        key=key,
+        measured_at=NOON,
+        expires_at=NOON + 3600,
+        context_tokens=256,
+        plain_seconds=0.02,
+        verify_seconds={0: 0.02, 8: 0.02},
+        draft_seconds={0: 0.0, 8: 0.0},
+    )
+    return Standing(running=running, drafters=frozenset({"ngram"}), costs={key: costs})
+
+
+ANYWAY = Guardrails(min_multiplier=0)
 
 
 def one_rule(**said: Any) -> Policy:
@@ -130,9 +173,79 @@ def test_the_trail_names_the_drafter_that_the_engine_lacks() -> None:
     assert "in_engine needs the drafter suffix, and 'in-engine-yes' has ngram" in decision.trail[-1]
 
 
-@pytest.mark.parametrize(("field", "reason"), sorted(BYPASSED_FIELDS["in_engine"].items()))
-def test_a_request_with_a_field_that_may_not_be_speculated_is_bypassed(field: str, reason: str) -> None:
-    assert outcome(prod(), Facts(fields=frozenset({"model", field}))) == (Action.BYPASS, reason)
+def test_a_drafter_that_the_engine_lacks_may_drive_it_from_outside() -> None:
+    both = having("both", *NEEDS["in_engine"], *NEEDS["scored"], drafters=["ngram"])
+    decision = decide(prod(draft="suffix", guardrails=ANYWAY), GREEDY, both, NOON, Standing())
+    assert (decision.reason, decision.drafter) == ("no_runner", "suffix")
+
+
+@pytest.mark.parametrize(("field", "row"), sorted(TABLES["in_engine"].row_of.items()))
+def test_a_request_with_a_field_that_may_not_be_speculated_is_bypassed(field: str, row: Row) -> None:
+    assert outcome(prod(), Facts(fields=frozenset({"model", field}))) == (Action.BYPASS, row.ruling.reason)
+
+
+def test_a_field_is_judged_by_the_engine_that_the_operator_declared() -> None:
+    penalised = Facts(fields=frozenset({"frequency_penalty"}))
+    assert outcome(prod(), penalised) == (Action.BYPASS, "penalties")
+    assert outcome(prod(), penalised, replace(ABLE, declared_kind="sglang")) == (Action.BYPASS, "penalties")
+    assert outcome(prod(), penalised, replace(ABLE, declared_kind="vllm")) == (Action.SPECULATE, None)
+
+
+@pytest.mark.parametrize(("backend", "strategy"), [(SCORING, "scored"), (PLAIN_VLLM, "fanout")])
+@pytest.mark.parametrize("executor", ["auto", "gateway_loop"])
+def test_a_plain_server_is_driven_by_the_best_strategy_that_it_allows(
+    backend: Backend, strategy: str, executor: str
+) -> None:
+    policy = prod(Prod.model_validate({"executor": executor, "control": NO_CONTROL}), guardrails=ANYWAY)
+    decision = decide(policy, GREEDY, backend, NOON, calibrated(backend, strategy))
+    assert (decision.action, decision.executor, decision.strategy) == (
+        Action.SPECULATE,
+        "gateway_loop",
+        strategy,
+    )
+
+
+def test_the_engine_itself_is_preferred_to_driving_it() -> None:
+    both = having("both", *NEEDS["in_engine"], *NEEDS["scored"])
+    decision = decide(prod(guardrails=ANYWAY), GREEDY, both, NOON, calibrated(both, "scored"))
+    assert (decision.executor, decision.strategy) == ("in_engine", None)
+    asked = prod(Prod(executor="gateway_loop", control=NO_CONTROL), guardrails=ANYWAY)
+    assert decide(asked, GREEDY, both, NOON, calibrated(both, "scored")).executor == "gateway_loop"
+
+
+@pytest.mark.parametrize("lacking", NEEDS["fanout"])
+def test_driving_a_server_needs_every_finding(lacking: Capability) -> None:
+    backend = having("lacking", *(need for need in NEEDS["fanout"] if need != lacking))
+    assert outcome(prod(guardrails=ANYWAY), GREEDY, backend) == (Action.BYPASS, "no_executor")
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [("seed", "seed"), ("tools", "tools"), ("logprobs", "logprobs"), ("of_next_year", "unknown_field")],
+)
+def test_only_what_is_on_the_list_is_driven(field: str, reason: str) -> None:
+    facts = replace(GREEDY, fields=frozenset({"model", "messages", field}))
+    assert outcome(prod(guardrails=ANYWAY), facts, PLAIN_VLLM) == (Action.BYPASS, reason)
+
+
+def test_the_gate_is_asked_last_and_before_control() -> None:
+    """Fields, drafter, share and findings first; a request that is not worth driving is no control."""
+    only_control = Prod(control=Control(fraction=0.5))
+    at = next(at for at in range(0, 6000, 60) if in_control_block(SCORING.name, "", at, only_control.control))
+    policy = prod(only_control, guardrails=ANYWAY)
+    assert decide(policy, GREEDY, SCORING, at).reason == "no_runner"
+    standing = calibrated(SCORING, "scored")
+    control = decide(policy, GREEDY, SCORING, at, standing)
+    assert (control.action, control.executor, control.strategy) == (Action.CONTROL, "gateway_loop", "scored")
+    assert outcome(prod(Prod(share=0), guardrails=ANYWAY), GREEDY, SCORING)[1] == "outside_share"
+
+
+def test_a_bypass_tells_its_numbers_in_the_record_and_in_the_trail() -> None:
+    crowded = calibrated(SCORING, "scored", running=17)
+    decision = decide(prod(guardrails=ANYWAY), GREEDY, SCORING, NOON, crowded)
+    assert decision.reason == "max_running"
+    assert decision.detail == "17 requests are under way at 'scoring', above 16"
+    assert decision.trail == (f"fast: applies, mode prod, bypass (max_running): {decision.detail}",)
 
 
 def test_the_first_obstacle_is_the_reason() -> None:
@@ -180,7 +293,9 @@ def test_a_reason_is_told_as_a_sentence_too() -> None:
     (line,) = decide(prod(), Facts(), having_in_engine(Support.NO), NOON).trail
     assert line == (
         "fast: applies, mode prod, bypass (no_executor): "
-        "in_engine needs the finding in_engine, which is no for 'in-engine-no'"
+        "in_engine needs the finding in_engine, which is no for 'in-engine-no'; "
+        "gateway_loop (scored) needs the finding streaming, which is unknown for 'in-engine-no'; "
+        "gateway_loop (fanout) needs the finding streaming, which is unknown for 'in-engine-no'"
     )
 
 
@@ -284,7 +399,13 @@ rules = st.builds(
     experimental=st.just(True),
     draft=st.sampled_from(["auto", "none", "ngram", "suffix", "draft_model"]),
     shadow=st.builds(Shadow, sample=st.floats(0, 1)),
-    prod=st.builds(Prod, share=st.floats(0, 1), control=st.builds(Control, fraction=st.floats(0, 0.5))),
+    prod=st.builds(
+        Prod,
+        executor=st.sampled_from(["auto", "in_engine", "gateway_loop"]),
+        share=st.floats(0, 1),
+        control=st.builds(Control, fraction=st.floats(0, 0.5)),
+    ),
+    guardrails=st.sampled_from([Guardrails(), ANYWAY]),
 )
 any_facts = st.builds(
     Facts,
@@ -298,14 +419,25 @@ any_facts = st.builds(
 )
 
 
-@given(st.lists(rules, max_size=5), any_facts, st.sampled_from([PLAIN, ABLE]), st.floats(0, 2e9))
+standings = st.sampled_from(
+    [Standing(), calibrated(SCORING, "scored", model="m1"), calibrated(PLAIN_VLLM, "fanout", model="m1")]
+)
+
+
+@given(
+    st.lists(rules, max_size=5),
+    any_facts,
+    st.sampled_from([PLAIN, ABLE, SCORING, PLAIN_VLLM]),
+    st.floats(0, 2e9),
+    standings,
+)
 def test_decisions_are_repeatable_and_told_up_to_the_deciding_rule(
-    some: list[Rule], facts: Facts, backend: Backend, at: float
+    some: list[Rule], facts: Facts, backend: Backend, at: float, standing: Standing
 ) -> None:
     named = tuple(rule.model_copy(update={"name": f"rule-{place}"}) for place, rule in enumerate(some))
     policy = Policy(version=1, rules=named)
-    decision = decide(policy, facts, backend, at)
-    assert decision == decide(policy, facts, backend, at)
+    decision = decide(policy, facts, backend, at, standing)
+    assert decision == decide(policy, facts, backend, at, standing)
     considered = [line.split(":")[0] for line in decision.trail]
     order = [*(rule.name for rule in named), "default"]
     assert considered == order[: order.index(decision.rule) + 1]
@@ -313,4 +445,6 @@ def test_decisions_are_repeatable_and_told_up_to_the_deciding_rule(
         decision.action in (Action.PASS, Action.WOULD_SPECULATE, Action.SPECULATE)
     )
     assert (decision.executor is not None) == (decision.action in (Action.SPECULATE, Action.CONTROL))
+    assert (decision.strategy is not None) == (decision.executor == "gateway_loop")
+    assert (decision.detail is None) == (decision.reason is None)
     assert (decision.k is None) == (decision.drafter is None)

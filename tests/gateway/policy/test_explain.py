@@ -53,6 +53,8 @@ def test_a_decision_is_told_as_json() -> None:
         "reason": "not_sampled",
         "drafter": None,
         "executor": None,
+        "strategy": None,
+        "detail": None,
         "k": None,
         "max_tokens_per_minute": None,
     }

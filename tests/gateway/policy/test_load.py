@@ -182,7 +182,7 @@ def test_two_rules_of_one_name_are_refused_with_both_lines() -> None:
         (
             "defaults: {match: {}}",
             "p.yaml:2: defaults: match is not a known key."
-            " Allowed: draft, experimental, lookahead, mode, prod, shadow.",
+            " Allowed: draft, experimental, guardrails, lookahead, mode, prod, shadow.",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_an_unknown_key_at_the_top_is_refused(text: str, complaint: str) -> None
         (
             "modes: off",
             "modes",
-            "Did you mean 'mode'? Allowed: draft, experimental, lookahead, match, mode, ",
+            "Did you mean 'mode'? Allowed: draft, experimental, guardrails, lookahead, match, ",
         ),
         ("sample: 0.5", "sample", "Did you mean 'shadow.sample'?"),
         ("fraction: 0.5", "fraction", "Did you mean 'prod.control.fraction'?"),
@@ -218,7 +218,11 @@ def test_an_unknown_key_at_the_top_is_refused(text: str, complaint: str) -> None
         ("match: {models: a}", "match.models", "Did you mean 'model'?"),
         ("lookahead: {minimum: 1}", "lookahead.minimum", "Did you mean 'min'?"),
         ("x-note: a", "x-note", "Allowed: draft, "),
-        ("guardrails: {}", "guardrails", "Allowed: draft, "),
+        (
+            "guardrails: {max_ttft_ratio: 1.2}",
+            "guardrails.max_ttft_ratio",
+            "Allowed: max_running, min_multiplier.",
+        ),
         ("capture: {}", "capture", "Allowed: draft, "),
         ("shadow: {ids: engine}", "shadow.ids", "Allowed: max_tokens_per_minute, sample."),
     ],
@@ -277,7 +281,9 @@ def test_keys_with_x_at_the_top_are_free() -> None:
             "shadow.max_tokens_per_minute is empty. Allowed: a whole number or unlimited.",
         ),
         ("prod: {share: 1e400}", "prod.share is inf. Allowed: "),
-        ("prod: {executor: replica}", "prod.executor is 'replica'. Allowed: auto, in_engine."),
+        ("prod: {executor: replica}", "prod.executor is 'replica'. Allowed: auto, in_engine, gateway_loop."),
+        ("guardrails: {min_multiplier: -1}", "guardrails.min_multiplier is -1. Allowed: at least 0."),
+        ("guardrails: {max_running: 0}", "guardrails.max_running is 0. Allowed: at least 1."),
         ("prod: {control: {fraction: 0.6}}", "prod.control.fraction is 0.6. Allowed: at most 0.5."),
         (
             "prod: {control: {block: 60x}}",

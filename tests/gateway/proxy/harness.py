@@ -17,11 +17,13 @@ import uvicorn
 from gateway.errors import InvalidKey
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.fleet.health import checked_session
+from gateway.fleet.load import Load
 from gateway.fleet.model import Backend, BackendState, EngineKind, FleetSnapshot
 from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import KnownRunner, LoopRunners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
+from gateway.policy.standing import Standing
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
@@ -30,6 +32,7 @@ from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.tokenize import BackendTokenizer
 from gateway.telemetry.record import AccessRecord, StageRecord
 from probes.model import Capability, Finding, Support
+from tests.fakes.standings import ScriptedStandings
 from tests.fakes.upstream import PATIENCE_S, Script, Upstream
 
 RUNNER_TOKEN = "ace-runner-token-of-the-tests"
@@ -130,11 +133,14 @@ class Gateway:
         limits: Limits | None = None,
         retries: RetryBudget | None = None,
         runners: Sequence[KnownRunner] = (),
+        standing: Standing | None = None,
         clock: Callable[[], float] = lambda: 1_700_000_000.0,
     ) -> None:
         self.records = Records()
         self.fleet = FleetSnapshot(tuple(backends))
         self.book = MultiplierBook()
+        self.load = Load()
+        self.standings = ScriptedStandings(standing or Standing())
         self.pool = BackendPool(timeouts=timeouts or Timeouts())
         self.holder = Holder(policy or policy_with("off"))
         self._runners = runners
@@ -198,6 +204,8 @@ class Gateway:
             telemetry=self.records,
             feed=self.records,
             book=self.book,
+            load=self.load,
+            standings=self.standings,
             report_unreachable=self.records.report_unreachable,
             limits=self._limits,
             retries=self._retries,

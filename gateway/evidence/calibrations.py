@@ -1,0 +1,178 @@
+"""The calibrations in force, and the task that makes those that requests lacked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from gateway.errors import CalibrationFailed, Conflict, GatewayError, StoreError
+from gateway.evidence.loop_costs import Calibration, CostKey, costs_in_words, load_band
+from gateway.fleet.executors import executors_of
+from gateway.fleet.load import Load
+from gateway.fleet.model import Backend
+from gateway.fleet.registry import Registry
+from gateway.loop.executor import NAME as GATEWAY_LOOP
+from gateway.policy.ways import ways_of
+from gateway.store.store import Store
+
+COOL_DOWN_S = 600.0
+"""After a measurement that nobody asked for by hand, the same is not measured again for so long."""
+
+logger = logging.getLogger(__name__)
+
+
+class Meter(Protocol):
+    """Times the steps of a loop. CostMeter is one."""
+
+    async def measure(self, backend: Backend, key: CostKey) -> Calibration:
+        """Time everything while the load is `key.band`.
+
+        Raises:
+            CalibrationFailed: It could not be timed.
+        """
+        ...
+
+
+class Drafting(Protocol):
+    """A draft runner that has joined lately."""
+
+    @property
+    def drafters(self) -> Iterable[str]:
+        """What it can draft with."""
+        ...
+
+
+class Calibrations:
+    """What a step of the loop costs, shared through the store by every process of the gateway.
+
+    Args:
+        store: Where calibrations are kept.
+        meter: Measures.
+        registry: The backends.
+        runners: The draft runners that have joined lately.
+        load: Requests under way.
+        clock: Unix time.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        meter: Meter,
+        registry: Registry,
+        runners: Callable[[], Iterable[Drafting]],
+        load: Load,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._meter = meter
+        self._registry = registry
+        self._runners = runners
+        self._load = load
+        self._clock = clock
+        self._known: Mapping[CostKey, Calibration] = {}
+        self._wanted: dict[CostKey, None] = {}
+        self._not_before: dict[CostKey, float] = {}
+        self._arrived = asyncio.Event()
+        # What is known and the store change together, or a slow reader would bring back what has gone.
+        self._exchange = asyncio.Lock()
+        # Two at once would each measure the other.
+        self._measuring = asyncio.Lock()
+
+    def known(self) -> Mapping[CostKey, Calibration]:
+        """The latest of each key, expired ones among them. Replaced whole, never changed."""
+        return self._known
+
+    def of(self, backend: str) -> tuple[Calibration, ...]:
+        """Those of one backend that count now."""
+        now = self._clock()
+        return tuple(
+            found for key, found in self._known.items() if key.backend == backend and now < found.expires_at
+        )
+
+    def want(self, backend: Backend, model: str, drafter: str, running: int) -> None:
+        """A request was bypassed for want of a calibration at this load. Measured when there is time."""
+        way = next((way for way in ways_of(GATEWAY_LOOP) if way.missing(backend) is None), None)
+        if way is None or way.strategy is None:
+            return
+        key = CostKey(
+            backend=backend.name,
+            model=model,
+            strategy=way.strategy,
+            drafter=drafter,
+            band=load_band(running),
+        )
+        if self._clock() >= self._not_before.get(key, 0.0):
+            self._wanted[key] = None
+            self._arrived.set()
+
+    async def calibrate(self, name: str) -> Backend:
+        """Measure a backend now, at the load that it has: every model of its with every drafter announced.
+
+        Raises:
+            NotFound: None has that name.
+            Conflict: The loop cannot drive it, or there is no draft runner.
+            CalibrationFailed: It could not be measured.
+        """
+        backend = self._registry.get(name)
+        verdict = next(found for found in executors_of(backend) if found.name == GATEWAY_LOOP)
+        if not verdict.possible:
+            raise Conflict(f"There is nothing to calibrate on {name!r}: {verdict.sentence}")
+        drafters = sorted({drafter for runner in self._runners() for drafter in runner.drafters})
+        if not drafters:
+            raise Conflict("No draft runner has joined. Start one with `ace draft-runner`, then try again.")
+        way = next(way for way in ways_of(GATEWAY_LOOP) if way.missing(backend) is None)
+        band = load_band(self._load.running(name) + 1)
+        for model in backend.models:
+            for drafter in drafters:
+                key = CostKey(
+                    backend=name, model=model, strategy=way.strategy or "", drafter=drafter, band=band
+                )
+                await self._measure(backend, key)
+        return backend
+
+    async def measure_wanted_once(self) -> None:
+        """Measure what is wanted. What fails is logged, and not tried again before the cool-down is over."""
+        self._arrived.clear()
+        wanted, self._wanted = self._wanted, {}
+        for key in wanted:
+            self._not_before[key] = self._clock() + COOL_DOWN_S
+            try:
+                await self._measure(self._registry.get(key.backend), key)
+            except GatewayError as error:
+                logger.warning("Requests go on without gateway_loop: %s", error)
+
+    async def sync_once(self) -> None:
+        """Take over what other processes have measured. While the store is down, what is known stays."""
+        try:
+            async with self._exchange:
+                self._known = {found.key: found for found in await self._store.calibrations.all()}
+        except StoreError as error:
+            logger.debug("calibrations are kept as they are: %s", error)
+
+    async def run(self, interval_s: float = 1.0) -> None:
+        """Sync again and again, until cancelled."""
+        while True:
+            await self.sync_once()
+            await asyncio.sleep(interval_s)
+
+    async def run_meter(self) -> None:
+        """Measure what is wanted, until cancelled."""
+        while True:
+            await self._arrived.wait()
+            await self.measure_wanted_once()
+
+    async def _measure(self, backend: Backend, key: CostKey) -> None:
+        async with self._measuring:
+            calibration = await self._meter.measure(backend, key)
+        try:
+            async with self._exchange:
+                await self._store.calibrations.keep(calibration)
+                self._known = {**self._known, key: calibration}
+        except StoreError as error:
+            why = f"what was measured cannot be kept ({str(error).rstrip('.')})"
+            raise CalibrationFailed(backend.name, why) from error
+        costs = costs_in_words(calibration)
+        logger.info("calibrated backend %s, model %s: %s", key.backend, key.model, costs)

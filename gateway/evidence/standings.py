@@ -1,0 +1,79 @@
+"""Gathers what one decision may look at besides findings, in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gateway.evidence.calibrations import Calibrations, Drafting
+from gateway.evidence.loop_costs import load_band
+from gateway.evidence.worths import PolicyView, Worths
+from gateway.fleet.load import Load
+from gateway.fleet.model import Backend
+from gateway.policy.gate import DRAFT_MODEL
+from gateway.policy.model import Mode
+from gateway.policy.standing import Pairing, Standing
+
+
+class Standings:
+    """Makes the snapshot that `decide` is given.
+
+    Args:
+        load: Requests under way.
+        runners: The draft runners that have joined lately.
+        calibrations: What steps cost.
+        worths: What is predicted of them.
+        policy: Its prod rules say whether the draft model is asked for at all.
+        pairing: (backend, model) to how the live draft model's tokenizer compares; comparing is work, so it
+            is only asked where a rule would use the answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        load: Load,
+        runners: Callable[[], Iterable[Drafting]],
+        calibrations: Calibrations,
+        worths: Worths,
+        policy: PolicyView,
+        pairing: Callable[[str, str], Pairing | None],
+    ) -> None:
+        self._load = load
+        self._runners = runners
+        self._calibrations = calibrations
+        self._worths = worths
+        self._policy = policy
+        self._pairing = pairing
+
+    def at(self, backend: str, model: str, running: int) -> Standing:
+        """As things are now, for a request for `model` that is one of `running` at `backend`."""
+        return Standing(
+            running=running,
+            drafters=frozenset(drafter for runner in self._runners() for drafter in runner.drafters),
+            costs=self._calibrations.known(),
+            worths=self._worths.known(),
+            pairing=self._pairing(backend, model) if self._draft_model_is_asked_for() else None,
+        )
+
+    def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:
+        """A request was bypassed because nobody has measured what a step costs there, at that load."""
+        self._calibrations.want(backend, model, drafter, running)
+
+    def of_next(self, backend: str, model: str) -> Standing:
+        """As things are now, for a request for `model` that would come to `backend`."""
+        return self.at(backend, model, self._load.running(backend) + 1)
+
+    def plain_seconds(self, backend: str, model: str) -> float | None:
+        """Seconds of a token of plain decoding at the load of now; None while nobody has measured it."""
+        band = load_band(self._load.running(backend))
+        found = [
+            calibration
+            for calibration in self._calibrations.of(backend)
+            if (calibration.key.model, calibration.key.band) == (model, band)
+        ]
+        latest = max(found, key=lambda calibration: calibration.measured_at, default=None)
+        return latest.plain_seconds if latest else None
+
+    def _draft_model_is_asked_for(self) -> bool:
+        policy = self._policy.current.policy
+        rules = (*policy.rules, policy.fallback)
+        return any(rule.mode is Mode.PROD and rule.draft == DRAFT_MODEL for rule in rules)
