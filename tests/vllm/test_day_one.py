@@ -152,7 +152,7 @@ def test_what_cannot_be_measured_says_why(plain: Plain, changes: dict[str, Any],
 
 
 def test_tools_that_a_stock_server_refuses_are_refused_in_its_own_words(plain: Plain) -> None:
-    clock = {"name": "clock", "parameters": {"type": "object", "properties": {}}}
+    clock: Any = {"name": "clock", "parameters": {"type": "object", "properties": {}}}
     with pytest.raises(openai.BadRequestError, match="--tool-call-parser"):
         plain.client.chat.completions.create(
             model=plain.model,
