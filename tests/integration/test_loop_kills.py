@@ -88,9 +88,7 @@ def test_no_client_notices_a_killed_runner(runner: MortalRunner, monkeypatch: py
             access, stage = loop.records()
             assert (answer, access.ending) == (plain[turn], "completed")
             reasons[stage.action, stage.reason] += 1
-    # Within an answer above all, but before its first token and once it was complete as well.
-    assert reasons["speculate", "runner_lost"] > KILLS / 2
-    assert len(reasons) > 1
+    assert reasons["speculate", "runner_lost"] > KILLS / 2, "most fall within what an answer says"
 
 
 def _calls_for(loop: Loop, target: ByteTarget, asked: dict[str, Any]) -> int:
