@@ -47,3 +47,13 @@ def test_one_target_runs_a_test_whatever_its_marks(marks: frozenset[str]) -> Non
 def test_a_skip_that_is_not_allowed_fails_every_group() -> None:
     assert re.search(r"^PYTEST := .* --only-skip tests/allowed_skips.txt$", MAKEFILE, re.M)
     assert all("$(PYTEST)" in recipe(target) for target in TARGETS)
+
+
+@pytest.mark.parametrize("group", ["integration", "vllm"])
+def test_a_folder_of_a_group_holds_no_test_of_another(group: str) -> None:
+    files = sorted((ROOT / "tests" / group).glob("test_*.py"))
+    assert files
+    for file in files:
+        marks = re.search(r"^pytestmark = .*$", file.read_text(encoding="utf-8"), re.M)
+        assert marks is not None, f"{file} has no pytestmark"
+        assert f"pytest.mark.{group}" in marks[0], f"{file} is not marked {group}"

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

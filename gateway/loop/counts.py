@@ -37,7 +37,6 @@ class LoopCounts(Bystander):
         self._in_first = 0
         self._first_at = self._last_at = 0.0
         self._passes = -1  # the first is the prefill
-        self._plain = False
         self._drafted: list[int] = []
         self._accepted: list[int] = []
 
@@ -48,7 +47,7 @@ class LoopCounts(Bystander):
         self.tokens += kept
         self._last_at = emission.at
         self._passes += 1
-        self._plain = self._plain or emission.plain
+        self.why_plain = self.why_plain or emission.why_plain
         if emission.drafted:
             self._drafted.append(emission.drafted)
             self._accepted.append(min(emission.accepted, kept))
@@ -65,7 +64,7 @@ class LoopCounts(Bystander):
             decode_tokens=decode_tokens,
             decode_seconds=seconds,
             tokens_per_second=decode_speed(self.tokens, decode_tokens, seconds),
-            passes=None if self._plain else max(self._passes, 0),
+            passes=None if self.why_plain else max(self._passes, 0),
             steps=steps,
             draft_tokens=drafted,
             accepted_tokens=accepted,

@@ -29,7 +29,7 @@ class Emission:
 
     Attributes:
         at: When it was known, in seconds of the generation's clock.
-        plain: It was decoded without the loop.
+        why_plain: Why it was decoded without the loop; None for a pass of the loop.
         drafted: Draft tokens that were verified.
         accepted: Those of them that are among the tokens, which they begin.
         finished: Why the answer ends here, in OpenAI's words; None if it does not.
@@ -37,7 +37,7 @@ class Emission:
 
     tokens: tuple[Token, ...]
     at: float
-    plain: bool = False
+    why_plain: WhyPlain | None = None
     drafted: int = 0
     accepted: int = 0
     finished: str | None = None
@@ -61,9 +61,6 @@ class Generation:
         start: What a runner is told. Its `max_tokens` are those of the loop, not of the answer.
         max_tokens: Most tokens of the answer.
         clock: Seconds from any fixed moment.
-
-    Attributes:
-        why_plain: Why the answer went on without the loop; None while it has not.
     """
 
     def __init__(
@@ -89,7 +86,6 @@ class Generation:
         self._max_tokens = max_tokens
         self._clock = clock
         self._context = list(start.prompt_ids)
-        self.why_plain: WhyPlain | None = None
 
     async def run(self, emit: Emit) -> None:
         """Hand every emission to `emit`, in order; the last one is finished.
@@ -105,10 +101,9 @@ class Generation:
                 raise
             if self._left == self._max_tokens:
                 raise GoPlain(WhyPlain.EXECUTOR_FAILED, str(stopped)) from stopped
-            self.why_plain = stopped.reason
             if stopped.reason is not WhyPlain.SLOWER_THAN_PLAIN:
                 logger.warning("Request %s goes on without speculation: %s", self._request_id, stopped)
-            await self._go_on_plainly(emit)
+            await self._go_on_plainly(stopped.reason, emit)
 
     @property
     def _left(self) -> int:
@@ -153,13 +148,16 @@ class Generation:
         except BackendError as error:
             raise GoPlain(WhyPlain.TARGET_REFUSED, str(error)) from error
 
-    async def _go_on_plainly(self, emit: Emit) -> None:
+    async def _go_on_plainly(self, why: WhyPlain, emit: Emit) -> None:
         """The rest of the answer, as the target continues the tokens so far."""
         body = self._ask.body(self._context, max_tokens=self._left, stream=True, return_token_ids=True)
         try:
             with closing(await open_call(self._pool, self._backend, COMPLETIONS, body)) as reply:
                 async for choice in _choices_of(reply):
-                    if self._take(choice, emit):
+                    emission = self._taken(choice, why)
+                    if emission.tokens or emission.finished:
+                        emit(emission)
+                    if emission.finished:
                         return
         except BackendTimeout:
             raise
@@ -167,16 +165,14 @@ class Generation:
             logger.warning("Request %s could not be continued: %s", self._request_id, error)
         raise BackendBrokeOff(self._backend.name)
 
-    def _take(self, choice: Mapping[str, Any], emit: Emit) -> bool:
-        """Emit what a chunk of the plain stream holds; say whether the answer ends with it."""
+    def _taken(self, choice: Mapping[str, Any], why: WhyPlain) -> Emission:
+        """What a chunk of the plain stream holds, which the answer now has."""
         ids, finished = ids_in(choice.get("token_ids")), choice.get("finish_reason")
         if ids is None or len(ids) > self._left or finished not in _FINISHED:
             raise BackendError(f"Backend {self._backend.name!r} continues an answer without its token ids.")
         self._context += ids
-        if ids or finished:
-            tokens = _continued(ids, ended=finished == "stop", text=choice.get("text"))
-            emit(Emission(tokens=tokens, at=self._clock(), plain=True, finished=finished))
-        return finished is not None
+        tokens = _continued(ids, ended=finished == "stop", text=choice.get("text"))
+        return Emission(tokens=tokens, at=self._clock(), why_plain=why, finished=finished)
 
 
 def _chosen(choices: Choices, count: int) -> tuple[Token, ...]:

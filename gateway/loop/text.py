@@ -6,6 +6,7 @@ and nothing past one. Generated text is never turned back into ids.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ TAIL = 8
 
 LONGEST_WINDOW = 256
 """Ids that are spelled again and again, before the older ones are left out."""
+
+_SPECIAL = re.compile(rf"\s*[<\[][^{HALF}]+[>\]]\s*")
+"""How special tokens are spelled: <s>, <|im_end|>, [INST]. No other token is ever left out of a text."""
 
 Spell = Callable[[Sequence[int]], Awaitable[str]]
 """Token ids to text; raises BackendError."""
@@ -196,6 +200,5 @@ class AnswerText:
         if not token.silent:
             return False
         if token.id not in self._hidden:
-            alone = await self._spell([token.id])
-            self._hidden[token.id] = bool(alone) and HALF not in alone
+            self._hidden[token.id] = _SPECIAL.fullmatch(await self._spell([token.id])) is not None
         return self._hidden[token.id]

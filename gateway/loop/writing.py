@@ -64,12 +64,13 @@ class Writing:
         self._uncounted += emissions
         shown = await self._text.push([token for emission in emissions for token in emission.tokens])
         finished = emissions[-1].finished
-        if finished and self._text.matched is None:
+        if finished:
             shown += await self._text.finish()
-        reason = "stop" if self._text.matched is not None else finished
-        self._count(self._text, ended=reason is not None)
-        self.counts.why_plain = self._generation.why_plain
-        return Piece(shown, self._end(reason, self._text.matched) if reason else None)
+        if self._text.matched is not None:
+            finished = "stop"
+            self.close()  # whatever the target is at, it is not the answer's
+        self._count(self._text, ended=finished is not None)
+        return Piece(shown, self._end(finished, self._text.matched) if finished else None)
 
     def close(self) -> None:
         """Stop generating, and let go of every connection."""

@@ -105,7 +105,9 @@ def _ids_by(tokenizer: FileTokenizer, payload: Mapping[str, Any]) -> tuple[int, 
     if "messages" in payload:
         if payload.get("chat_template") is not None:
             raise TemplateError("templates of clients are not run here")
-        how = {name: payload[name] for name in _TEMPLATE_OPTIONS if name in payload}
+        how = {"add_generation_prompt": True} | {
+            name: payload[name] for name in _TEMPLATE_OPTIONS if name in payload
+        }
         text = tokenizer.text_of(payload["messages"], options=payload.get("chat_template_kwargs"), **how)
         special = False  # the template spells them
     return tokenizer.ids_of(str(text), add_special_tokens=bool(payload.get("add_special_tokens", special)))

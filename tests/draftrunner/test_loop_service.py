@@ -169,6 +169,22 @@ async def test_the_runners_own_drafters_can_be_used() -> None:
             assert (await loop.choose(7))["draft"] == [8, 9, 5]
 
 
+async def test_a_drafter_that_learns_drafts_from_answers_of_its_own_tenant_alone() -> None:
+    answer = [20, 21, 22]
+    with served(create_app(token=TOKEN, version="0", drafters=make_drafters())) as url:
+        for tenant, drafts_from_it in (("team-a", False), ("team-b", False), ("team-a", True)):
+            async with connected(url) as loop:
+                await loop.say(first_frame(drafter="suffix", tenant=tenant, max_tokens=len(answer)))
+                await loop.hear()
+                frame = await loop.choose(answer[0])
+                assert frame["draft"] == answer[1:2] * drafts_from_it
+                if tenant == "team-a" and not drafts_from_it:
+                    await loop.choose(answer[1])
+                    await loop.choose(answer[2])
+                    await loop.say({"answer_tokens": len(answer)})
+                    await loop.refusal(1000)
+
+
 async def test_an_answer_of_one_token_ends_with_its_first() -> None:
     drafter = RecordingDrafter({1: [21]})
     with served(app_with(drafter)) as url:

@@ -124,7 +124,7 @@ def test_a_started_runner_joins_its_gateway_with_a_url_that_answers() -> None:
             _, log = process.communicate()
     assert join.authorization == "Bearer sesame"
     assert join.body["node"] == socket.gethostname()
-    assert join.body["drafters"] == info["drafters"] == ["ngram"]
+    assert join.body["drafters"] == info["drafters"] == ["ngram", "suffix"]
     assert join.body["version"] == info["version"]
     assert f"draft runner listening on {join.body['url']}" in log
     assert "accepted this runner" in log

@@ -23,14 +23,14 @@ PATIENCE_S = 120.0
 Found = TypeVar("Found")
 
 
-def until(found: Callable[[], Found | None], what: str) -> Found:
-    """What `found` returns as soon as it is neither None nor false; fails after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
+def until(found: Callable[[], Found | None], what: str, patience_s: float = PATIENCE_S) -> Found:
+    """What `found` returns as soon as it is neither None nor false; fails after `patience_s`."""
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if answer := found():
             return answer
         time.sleep(0.02)
-    raise AssertionError(f"not seen within {PATIENCE_S:g} s: {what}")
+    raise AssertionError(f"not seen within {patience_s:g} s: {what}")
 
 
 @dataclass
@@ -40,17 +40,23 @@ class Part(AbstractContextManager["Part"]):
     Attributes:
         module: Run as `python -m MODULE`.
         log: Where its output goes.
+        python: The interpreter, where it is not this one.
+        port: 0 lets the process choose one.
+        patience_s: How long it may take to start.
     """
 
     module: str
     arguments: tuple[str, ...]
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+    port: int = 0
+    patience_s: float = PATIENCE_S
     process: subprocess.Popen[bytes] = field(init=False)
     url: str = field(init=False)
 
     def __enter__(self) -> Self:
-        self._start("0")
+        self._start(self.port)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,20 +75,21 @@ class Part(AbstractContextManager["Part"]):
 
     def start_again(self) -> None:
         """Start on the port it had."""
-        self._start(self.url.rpartition(":")[2])
+        self._start(int(self.url.rpartition(":")[2]))
 
-    def _start(self, port: str) -> None:
+    def _start(self, port: int) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ACE_")}
         said = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *self.arguments, "--port", port],
+                [self.python, "-m", self.module, *self.arguments, "--port", str(port)],
                 env=clean | dict(self.env),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.url = until(lambda: self._announced(said), f"the address of {self.arguments[0]}")
-        until(self._answers, f"an answer of {self.arguments[0]} at {self.url}")
+        name = f"{self.module} {self.arguments[0]}"
+        self.url = until(lambda: self._announced(said), f"the address of {name}", self.patience_s)
+        until(self._answers, f"an answer of {name} at {self.url}", self.patience_s)
 
     def _announced(self, since: int) -> str | None:
         text = self.log.read_bytes()[since:].decode(errors="replace")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.processes import Stack, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 STAGE_FIELDS = {
     "request_id", "stage", "mode", "action", "reason", "model", "backend", "rule", "drafter", "executor",

@@ -13,7 +13,7 @@ from tests.fakes.processes import Stack, until
 from tests.integration.conftest import POLICY
 from tests.integration.test_first_light import ask, text_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 
 from gateway.demo.prompts import WORKLOADS, load_prompts
+from gateway.loop import runner as runner_module
 from gateway.loop.counts import LoopCounts
 from gateway.loop.generation import Emission
 from gateway.loop.strategies import STRATEGIES
-from tests.fakes.processes import Part
+from tests.fakes import raw_http
+from tests.fakes.processes import PATIENCE_S, Part
 from tests.gateway.loop.harness import Loop, decide_on_loops, outline, said
 from tests.gateway.proxy.harness import RUNNER_TOKEN, Gateway, backend_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-TOKENS = 24
-"""Of a demo prompt's answer: fanout computes six prompts for each step of it."""
+TOKENS = {"scored": 24, "fanout": 8}
+"""Of a demo prompt's answer: for each step of it fanout computes up to six times a prompt's last chunk."""
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -46,6 +48,14 @@ class Known:
 def embedded_backend(model: str, folder: Path) -> Part:
     arguments = ("embedded-backend", "--model", model, "--dtype", "float32", "--served-model-name", "m1")
     return Part("draftrunner", arguments, folder / "backend.log")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real model on a busy machine takes its time."""
+    monkeypatch.setattr(raw_http, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(runner_module, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(runner_module, "FRAME_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +134,7 @@ def test_the_ids_of_every_demo_prompt_are_those_of_off(
     prompts = [prompt for prompt in load_prompts() if prompt.workload == workload]
     assert len(prompts) >= 6
     for prompt in prompts:
-        asked = {"messages": [{"role": "user", "content": prompt.text}], "max_tokens": TOKENS}
+        asked = {"messages": [{"role": "user", "content": prompt.text}], "max_tokens": TOKENS[strategy]}
         through = demo.through(**asked)
         _, stage = demo.records()
         off, off_ids = demo.plain_ids(**asked)

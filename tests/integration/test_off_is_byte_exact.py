@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.processes import Stack
 from tests.fakes.raw_http import Answer, ask, get, post
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 DIFFERS_BETWEEN_RUNS = re.compile(
     rb'"id":"[^"]*"|"created":\d+|"(?:\w+_ms|tokens_per_second)":[\d.e+-]+|"cached_tokens":\d+'

@@ -12,7 +12,7 @@ from gateway.demo.prompts import WORKLOADS, Prompt, load_prompts
 from tests.fakes.processes import PATIENCE_S, Stack
 from tests.integration.conftest import POLICY
 
-pytestmark = [pytest.mark.slow, pytest.mark.model]
+pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.slow]
 
 TOKENS = 64
 SAMPLINGS: dict[str, dict[str, Any]] = {

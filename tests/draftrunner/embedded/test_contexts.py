@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -97,3 +99,19 @@ def test_the_contexts_used_longest_ago_go_first() -> None:
 
 def test_a_context_longer_than_the_store_is_not_kept() -> None:
     assert store_of((CONTEXT, DRAFT), most_tokens=6).take([*CONTEXT, 5]) is None
+
+
+tokens = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+
+
+@given(calls=st.lists(st.tuples(tokens, st.lists(st.integers(0, 2), max_size=4)), max_size=12))
+@settings(max_examples=50)
+def test_whatever_was_scored_before_what_is_taken_are_the_contexts_own_tokens(
+    calls: list[tuple[list[int], list[int]]],
+) -> None:
+    store = ContextStore(most_tokens=40)
+    for context, draft in calls:
+        taken = tokens_of(store.take(context)) or []
+        assert taken == context[: len(taken)]
+        assert len(taken) < len(context), "the last one is computed anew"
+        store.keep(context + draft, len(draft), cache_of(context + draft))

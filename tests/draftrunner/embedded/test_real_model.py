@@ -22,7 +22,7 @@ from tests.fakes.engine_runs import GREEDY, EngineRun, prod, running_engine
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-LOOKAHEADS = (1, 3, 5, 8)
+LOOKAHEADS = {"ngram": (1, 3, 5, 8), "suffix": (5,)}
 SAMPLED = Sampling(temperature=0.8, top_p=1.0, top_k=0, seed=20)
 PROMPTS = {
     "code edit": (
@@ -55,17 +55,10 @@ def run(tokenizer: Tokenizer) -> Iterator[EngineRun]:
         yield running
 
 
-CASES = [
-    pytest.param("ngram", GREEDY, id="ngram-greedy"),
-    pytest.param("ngram", SAMPLED, id="ngram-sampled"),
-    pytest.param("suffix", SAMPLED, id="suffix-sampled"),
-]
-
-
-@pytest.mark.parametrize(("drafter", "sampling"), CASES)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_speculation_changes_no_id_and_replay_equals_reality(
-    run: EngineRun, tokenizer: Tokenizer, prompt: str, drafter: str, sampling: Sampling
+    run: EngineRun, tokenizer: Tokenizer, prompt: str, sampling: Sampling
 ) -> None:
     text = tokenizer.render([Message(role="user", content=PROMPTS[prompt])], add_generation_prompt=True)
     ask = Ask(
@@ -73,17 +66,17 @@ def test_speculation_changes_no_id_and_replay_equals_reality(
         max_tokens=64,
         sampling=sampling,
         end_ids=frozenset({2}),
-        drafter=drafter,
-        # Before the answers that are learnt here, and after those of the other prompts.
+        # After the other prompts' answers were learnt, and before this one's.
         origin=Origin(tenant="t", as_of=time.time()),
     )
     plain = run.answer(ask)
-    curve = replay(ask.prompt, plain.token_ids, run.drafters[drafter], LOOKAHEADS, ask.origin)
-    for k in LOOKAHEADS:
-        speculated = run.answer(ask, **prod(k))
-        assert speculated.token_ids == plain.token_ids
-        assert speculated.finish is not None
-        steps = [done for done in speculated.finish.steps if done.drafted]
-        assert tuple(done.drafted for done in steps) == curve[k].per_step_drafted
-        assert tuple(done.accepted for done in steps) == curve[k].per_step_accepted
-        assert len(speculated.finish.steps) == curve[k].passes
+    for drafter, lookaheads in LOOKAHEADS.items():
+        curve = replay(ask.prompt, plain.token_ids, run.drafters[drafter], lookaheads, ask.origin)
+        for k in lookaheads:
+            speculated = run.answer(ask, **prod(k), drafter=drafter)
+            assert speculated.token_ids == plain.token_ids
+            assert speculated.finish is not None
+            steps = [done for done in speculated.finish.steps if done.drafted]
+            assert tuple(done.drafted for done in steps) == curve[k].per_step_drafted
+            assert tuple(done.accepted for done in steps) == curve[k].per_step_accepted
+            assert len(speculated.finish.steps) == curve[k].passes

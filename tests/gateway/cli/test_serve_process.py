@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 class Served:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.slow]
 PATIENCE_S = 300
 
 

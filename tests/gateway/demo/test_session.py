@@ -20,7 +20,7 @@ from gateway.demo.session import open_session
 from gateway.demo.setup import started_stack
 from gateway.demo.stack import free_ports
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.slow]
 
 
 SHORT = Pace(prompts=2, max_tokens=32, calibration_rounds=2, seconds=60)

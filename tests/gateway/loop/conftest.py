@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.loop import runner as runner_module
 from gateway.policy.model import Decision
 from tests.fakes.byte_target import ByteTarget, ids_of
 from tests.fakes.loop_runner import LoopRunner
 from tests.fakes.served import served
 from tests.gateway.loop.harness import Loop, decide_on_loops
 from tests.gateway.proxy.harness import Gateway, backend_at
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runner is given up because this machine is busy."""
+    monkeypatch.setattr(runner_module, "CONNECT_S", 30.0)
+    monkeypatch.setattr(runner_module, "FRAME_S", 30.0)
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 from gateway.loop.counts import LoopCounts
+from gateway.loop.errors import WhyPlain
 from gateway.loop.generation import Emission
 from gateway.loop.text import Token
 
 
 def emission(tokens: int, at: float, drafted: int = 0, accepted: int = 0, *, plain: bool = False) -> Emission:
-    return Emission(tokens=(Token(1),) * tokens, at=at, drafted=drafted, accepted=accepted, plain=plain)
+    return Emission(
+        tokens=(Token(1),) * tokens,
+        at=at,
+        drafted=drafted,
+        accepted=accepted,
+        why_plain=WhyPlain.RUNNER_LOST if plain else None,
+    )
 
 
 def counted(*emissions: Emission, last: int | None = None) -> LoopCounts:

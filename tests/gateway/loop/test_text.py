@@ -98,6 +98,14 @@ async def test_half_a_character_at_the_end_is_shown_as_the_engine_does(shows_hal
     assert written == Written(text, None, 5)
 
 
+async def test_only_what_is_spelled_as_a_special_token_is_left_out() -> None:
+    """A server that shows no text of its own costs no text here."""
+    text = await AnswerText.after(PROMPT, spell=spell, stops=(), shows_halves=True)
+    ids = (*ids_of("<b> "), SPECIAL, *ids_of("日"))
+    shown = [await text.push([Token(token, silent=True)]) for token in ids]
+    assert "".join(shown) == "<b> 日"
+
+
 async def test_a_text_longer_than_the_window_is_spelled_in_parts() -> None:
     asked: list[int] = []
 

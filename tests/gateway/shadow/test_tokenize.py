@@ -139,11 +139,11 @@ async def test_a_backend_without_registered_files_is_asked_itself() -> None:
     [
         ({"prompt": "a b"}, (0, 6, 7)),
         ({"prompt": "a b", "add_special_tokens": False}, (6, 7)),
-        ({"messages": SAY_IT}, (0, 3, 9, 10, 1)),
-        ({"messages": SAY_IT, "add_special_tokens": True}, (0, 0, 3, 9, 10, 1)),
-        ({"messages": SAY_IT, "add_generation_prompt": True}, (0, 3, 9, 10, 1, 4)),
+        ({"messages": SAY_IT}, (0, 3, 9, 10, 1, 4)),
+        ({"messages": SAY_IT, "add_special_tokens": True}, (0, 0, 3, 9, 10, 1, 4)),
+        ({"messages": SAY_IT, "add_generation_prompt": False}, (0, 3, 9, 10, 1)),
         ({"messages": SAY_IT, "continue_final_message": True}, (0, 3, 9, 10)),
-        ({"messages": SAY_IT, "chat_template_kwargs": {"bos_token": "x"}}, (11, 3, 9, 10, 1)),
+        ({"messages": SAY_IT, "chat_template_kwargs": {"bos_token": "x"}}, (11, 3, 9, 10, 1, 4)),
     ],
 )
 def test_files_answer_what_the_servers_route_would(
@@ -169,7 +169,7 @@ def test_a_conversation_that_the_files_cannot_say_gives_no_ids(
 
 def test_files_that_change_are_read_again(tmp_path: Path) -> None:
     ask = FileTokenizers()
-    assert ask(str(tokenizer_files(tmp_path)), {"messages": SAY_IT}) == (0, 3, 9, 10, 1)
+    assert ask(str(tokenizer_files(tmp_path)), {"messages": SAY_IT}) == (0, 3, 9, 10, 1, 4)
     tokenizer_files(tmp_path, template="a")
     later = (tmp_path / "tokenizer.json").stat().st_mtime_ns + 1_000_000
     os.utime(tmp_path / "tokenizer.json", ns=(later, later))
