@@ -34,6 +34,9 @@ VALID_S = 3600.0
 DRAFTS = (0, 1, 3, 5, MOST_DRAFTS)
 """Lengths of a draft that are timed; those between are interpolated."""
 
+CONTEXT_TOKENS = 192
+"""Longest prompt; short enough for any model, long enough for a cache to matter."""
+
 PLAIN_TOKENS = 16
 FEWEST_PLAIN_TOKENS = 8
 ROUNDS = 3
@@ -133,7 +136,7 @@ class CostMeter:
         ids = await self._tokenize(backend, {"model": key.model, "prompt": text})
         if not ids or len(ids) <= _PERIOD:
             raise BackendError(f"Backend {backend.name!r} gives no ids for a prompt of ours.")
-        return tuple(ids)
+        return tuple(ids[:CONTEXT_TOKENS])
 
     async def _plain(self, backend: Backend, key: CostKey) -> float:
         """Seconds of a token of plain decoding."""

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from probes.__main__ import main
+from probes.model import Capability
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.served import served
 
@@ -15,7 +16,7 @@ def test_findings_are_printed_one_a_line(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "openai server, up"
     assert "no      logprobs" in "\n".join(printed)
-    assert len(printed) == 11
+    assert len(printed) == 1 + len(Capability)
 
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,8 @@ async def test_the_plain_speed_is_that_of_the_load_of_now(parts: Parts) -> None:
     ("rule", "asked"),
     [
         ({"mode": "prod", "experimental": True, "draft": "ngram"}, False),
-        ({"mode": "shadow", "draft": "ngram"}, False),
+        ({"mode": "shadow", "draft": "draft_model"}, False),
+        ({"mode": "prod", "experimental": True, "draft": "draft_model"}, True),
     ],
 )
 async def test_tokenizers_are_compared_only_where_a_rule_would_use_it(
