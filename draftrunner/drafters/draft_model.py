@@ -225,11 +225,7 @@ class _Continuation:
     def guesses(self, tokens: Sequence[int], *, start: int) -> list[int]:
         """Return the model's next token after each token from `start` on; takes no slot."""
         hidden = self._body(input_ids=self._ids([tokens]), use_cache=False).last_hidden_state[0, start:]
-        return [
-            token
-            for piece in hidden.split(_LOGITS_AT_ONCE)
-            for token in self._likeliest(piece).tolist()
-        ]
+        return [token for piece in hidden.split(_LOGITS_AT_ONCE) for token in self._likeliest(piece).tolist()]
 
     def forget(self, sequence: _Sequence) -> None:
         """Give the sequence's slot, if it has one, to whoever comes next."""
@@ -289,7 +285,8 @@ class _Continuation:
                 self._owners[slot] = sequence
                 self._owners.move_to_end(slot)
                 sequence.cached = 0
-            # A forward needs at least one token, the last: it is fed again if it is there already.
+            # What was proposed is forgotten; a forward needs a token, so the last one is fed anew.
+            sequence.ahead.clear()
             sequence.cached = min(sequence.cached, len(sequence.tokens) - 1)
             slots.append(slot)
         return slots
@@ -303,7 +300,7 @@ class _Continuation:
     def _next(
         self, slots: list[int], starts: list[int], counts: list[int], tokens: torch.Tensor
     ) -> torch.Tensor:
-        """Feed `tokens` (shape: [rows, new]); return the likeliest token after each row's last. shape: [rows]"""
+        """Feed `tokens` (shape: [rows, new]); return the likeliest after each row's last (shape: [rows])."""
         places = Places.after(slots, starts, counts, self._device)
         self._cache.continue_at(places)
         hidden = self._body(

@@ -76,7 +76,7 @@ class SlotCache(Cache):
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Keys and values of one layer. shape of both buffers: [slots, heads, capacity + 1, head_dim]
+    """Keys and values of one layer, in buffers of shape [slots, heads, capacity + 1, head_dim].
 
     The last position takes what is computed for padding.
     """
@@ -112,7 +112,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its __ini
         """Return -1: there is no limit."""
         return -1
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, _: int) -> tuple[int, int]:
         """Return how many positions the next forward sees, and where they start."""
         return self.places.end, 0
 

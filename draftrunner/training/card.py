@@ -14,16 +14,16 @@ Figures = Mapping[tuple[str, bool], float]
 
 _TEXT = """# Draft model of the demo
 
-Drafts for SmolLM2-135M-Instruct (the demo model) and uses its tokenizer: take that from the demo model's
-checkpoint, this folder holds none. Useless for any other target.
+Drafts for SmolLM2-135M-Instruct (the demo model) and uses its tokenizer, which this folder does not hold:
+take it from the demo model's checkpoint. Useless for any other target.
 
 ## How it was made
 
-`make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries, chat,
-stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7: {tokens:,} tokens.
-A Llama of {layers} layers and width {hidden} started from the principal components of the demo model's
-embeddings, learnt to copy from random tokens that repeat themselves ({copy_steps} updates), and then learnt the
-demo model's {top} likeliest tokens at every position of those answers ({epochs} epochs).
+`make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries,
+chat, stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7:
+{tokens:,} tokens. A Llama of {layers} layers and width {hidden} started from the principal components of the
+demo model's embeddings, learnt to copy from random tokens that repeat themselves ({copy_steps} updates), and
+then learnt the demo model's {top} likeliest tokens at every position of those answers ({epochs} epochs).
 
 ## How often it is right
 

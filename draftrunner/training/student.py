@@ -120,7 +120,7 @@ def _warm_then_cosine(steps: int, warm: int = 50) -> Callable[[int], float]:
 
 
 def _repetitions(answers: Sequence[Answered], recipe: Recipe, length: int = 96) -> Iterator[torch.Tensor]:
-    """Token sequences that say twice what has no other pattern. shape: [rows, 2 * length]"""
+    """Token sequences that say twice what has no other pattern (shape: [rows, 2 * length])."""
     generator = torch.Generator().manual_seed(recipe.seed)
     common = torch.cat([answered.prompt for answered in answers]).long()
     for _ in range(recipe.copy_steps):
@@ -133,9 +133,7 @@ def _copy_loss(student: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the second half of each row, but for its first token."""
     half = tokens.shape[1] // 2
     hidden = _hidden_states(student, tokens)[:, half:-1]
-    return functional.cross_entropy(
-        _logits(student, hidden).flatten(0, 1), tokens[:, half + 1 :].flatten()
-    )
+    return functional.cross_entropy(_logits(student, hidden).flatten(0, 1), tokens[:, half + 1 :].flatten())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +153,9 @@ class _Batch:
     top_probabilities: torch.Tensor
 
 
-def _groups(
-    answers: Sequence[Answered], batch_tokens: int, draw: random.Random
-) -> list[list[Answered]]:
+def _groups(answers: Sequence[Answered], batch_tokens: int, draw: random.Random) -> list[list[Answered]]:
     """All answers in groups of like length; which share one, and their order, is drawn anew each time."""
+
     def length(answered: Answered) -> int:
         return len(answered.prompt) + len(answered.answer)
 
