@@ -83,7 +83,7 @@ def compare(target: Vocabulary, draft: Vocabulary) -> Comparison:
         if theirs_spelled != ours_spelled:
             return Comparison(
                 agrees=False,
-                sentence=f"the tokenizers differ, first at id {token_id}: it is {theirs_spelled} of the target "
+                sentence=f"the tokenizers differ, first at id {token_id}: {theirs_spelled} of the target "
                 f"and {ours_spelled} of the draft model",
                 first_differing_id=token_id,
             )
@@ -91,7 +91,7 @@ def compare(target: Vocabulary, draft: Vocabulary) -> Comparison:
         return Comparison(
             agrees=False,
             sentence="the tokenizers differ in where a text begins and ends: ids "
-            f"{target.begin} and {target.end} of the target, {draft.begin} and {draft.end} of the draft model",
+            f"{target.begin} and {target.end} of the target, {draft.begin} and {draft.end} of the draft",
         )
     count = len(target.pieces)
     unused = max(target.size, draft.size) - count
