@@ -3,7 +3,7 @@ from __future__ import annotations
 import functools
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -209,9 +209,7 @@ def test_answers_that_want_drafts_at_the_same_time_share_forwards() -> None:
         first.result()
     assert [rows for rows, _ in model.shapes] == [1, 1, 3, 3, 2, 1]
     likeliest = own_next(LLAMA)
-    assert drafts == [
-        continued(likeliest, prompt, k) for prompt, k in zip(prompts, (4, 2, 3), strict=True)
-    ]
+    assert drafts == [continued(likeliest, prompt, k) for prompt, k in zip(prompts, (4, 2, 3), strict=True)]
 
 
 def test_more_answers_than_slots_are_all_drafted_rightly_from_any_thread() -> None:
@@ -306,14 +304,16 @@ def test_guesses_end_with_the_models_context() -> None:
 
 
 @pytest.fixture(scope="module")
-def similar() -> Iterator[tuple[Any, Any]]:
+def similar() -> tuple[Any, Any]:
     """A target, and a draft model that often but not always agrees with it."""
-    target, draft = (random_model(transformers.LlamaConfig(**{**SMALL, "max_position_embeddings": 256})) for _ in "12")
+    target, draft = (
+        random_model(transformers.LlamaConfig(**{**SMALL, "max_position_embeddings": 256})) for _ in "12"
+    )
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in draft.parameters():
             weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=noise)
-    yield target, draft
+    return target, draft
 
 
 @pytest.mark.parametrize("most", [40, 150])
