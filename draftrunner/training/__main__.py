@@ -18,6 +18,9 @@ from draftrunner.weights import DEMO_MODEL, end_ids, find_checkpoint, load_model
 PROMPTS_IN_PART = 320
 """Prompts answered between two savings; what was saved is not made again."""
 
+HELD_OUT_PROMPTS = 100
+"""Prompts whose answers are kept for measuring."""
+
 TEMPERATURE = 0.7
 """Of every second answer; the others are greedy."""
 
@@ -30,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun = time.process_time()
     checkpoint = find_checkpoint(DEMO_MODEL)
     target: Any = load_model(checkpoint, "bfloat16")
-    held_out = _part(target, asked.answers / "held-out.safetensors", seed=0, held_out=True)
+    held_out = _answers(target, asked.answers / "held-out.safetensors", 0, HELD_OUT_PROMPTS, held_out=True)
     parts = [
-        _part(target, asked.answers / f"{number}.safetensors", seed=number, held_out=False)
+        _answers(target, asked.answers / f"{number}.safetensors", number, PROMPTS_IN_PART, held_out=False)
         for number in range(asked.parts)
     ]
     learnt = [answered for part in parts for answered in part]
@@ -60,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _part(target: Any, path: Path, *, seed: int, held_out: bool) -> list[answers.Answered]:
+def _answers(target: Any, path: Path, seed: int, count: int, *, held_out: bool) -> list[answers.Answered]:
     """Answers to one set of prompts: those that were kept, or new ones."""
     if not path.exists():
         begun = time.monotonic()
@@ -69,7 +72,7 @@ def _part(target: Any, path: Path, *, seed: int, held_out: bool) -> list[answers
             answers.Question(
                 prompt.workload, _ids(tokenizer, prompt.text), TEMPERATURE if number % 2 else 0.0
             )
-            for number, prompt in enumerate(make_prompts(PROMPTS_IN_PART, seed=seed, held_out=held_out))
+            for number, prompt in enumerate(make_prompts(count, seed=seed, held_out=held_out))
         ]
         made = list(answers.answer_all(target, questions, ends=end_ids(target), seed=seed))
         answers.save(made, path)

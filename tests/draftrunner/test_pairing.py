@@ -20,8 +20,16 @@ def test_the_same_vocabularies_agree() -> None:
 @pytest.mark.parametrize(
     ("draft", "token_id", "complaint"),
     [
-        (("<s>", "</s>", "hello", "llo"), 2, "the token 'he' of the target and the token 'hello' of the draft"),
-        (("<s>", "</s>", "he", "llo", "<tool>"), 4, "no token of the target and the token '<tool>' of the draft"),
+        (
+            ("<s>", "</s>", "hello", "llo"),
+            2,
+            "the token 'he' of the target and the token 'hello' of the draft",
+        ),
+        (
+            ("<s>", "</s>", "he", "llo", "<tool>"),
+            4,
+            "no token of the target and the token '<tool>' of the draft",
+        ),
         (("<s>", "</s>", "he"), 3, "the token 'llo' of the target and no token of the draft"),
         (("</s>", "<s>", "llo", "he"), 0, "the special token '<s>' of the target"),
     ],
