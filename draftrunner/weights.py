@@ -74,13 +74,7 @@ def find_draft_checkpoint(model: str) -> DraftCheckpoint:
         return DraftCheckpoint(
             Checkpoint(_DEMO_DRAFT_FOLDER, f"{DEMO_MODEL_ID}-draft"), find_checkpoint(DEMO_MODEL)
         )
-    folder = Path(model).expanduser()
-    if not (folder / "config.json").is_file():
-        raise UnusableModel(
-            f"--draft-model {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
-            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo's."
-        )
-    checkpoint = Checkpoint(folder, folder.resolve().name)
+    checkpoint = _given(model, "--draft-model")
     return DraftCheckpoint(checkpoint, checkpoint)
 
 
@@ -104,11 +98,15 @@ def find_checkpoint(model: str) -> Checkpoint:
     """
     if model == DEMO_MODEL:
         return Checkpoint(_demo_folder(_cache_root()), DEMO_MODEL_ID)
+    return _given(model, "--model")
+
+
+def _given(model: str, option: str) -> Checkpoint:
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file():
         raise UnusableModel(
-            f"--model {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
-            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo model."
+            f"{option} {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
+            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo's."
         )
     return Checkpoint(folder, folder.resolve().name)
 

@@ -27,6 +27,7 @@ from gateway.evidence.worths import Worths
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
+from gateway.fleet.pairing import Pairings
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.fleet.transport import CheckedTransport
@@ -206,6 +207,14 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             now=time.time,
             timer=time.perf_counter,
         )
+        pairings = Pairings(
+            pool=pool,
+            client=to_runners,
+            token=runner_token,
+            fleet=registry.snapshot,
+            runners=runners.live,
+            clock=time.monotonic,
+        )
         data = DataPlane(
             policy=policy,
             fleet=registry.snapshot,
@@ -255,6 +264,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "store writer": writer.run,
                     "retention": retention.run,
                     "shadow": feed.run,
+                    "pairings": pairings.run,
                 }
             )
         )
