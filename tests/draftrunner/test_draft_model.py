@@ -19,6 +19,7 @@ from draftrunner.errors import StartError  # noqa: E402
 from draftrunner.model import Drafter, TeacherForced  # noqa: E402
 from draftrunner.replay import replay  # noqa: E402
 from tests.fakes.target import Ending, generate, own_choice  # noqa: E402
+from tests.fakes.tiny_lm import drifted  # noqa: E402
 
 VOCABULARY = 50
 CONTEXT = 96
@@ -309,11 +310,7 @@ def similar() -> tuple[Any, Any]:
     target, draft = (
         random_model(transformers.LlamaConfig(**{**SMALL, "max_position_embeddings": 256})) for _ in "12"
     )
-    noise = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight += 0.1 * weight.std() * torch.randn(weight.shape, generator=noise)
-    return target, draft
+    return target, drifted(draft, 0.1)
 
 
 @pytest.mark.parametrize("most", [40, 150])
