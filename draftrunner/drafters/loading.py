@@ -119,7 +119,7 @@ def load_draft_model(model: str, *, device: str, memory_gib: float) -> DraftMode
 def footprint(config: Any) -> Footprint:
     """What a model of this configuration takes, with all its slots full."""
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(config)
+        shapes: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

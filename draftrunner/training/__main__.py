@@ -18,7 +18,7 @@ from draftrunner.weights import DEMO_MODEL, end_ids, find_checkpoint, load_model
 PROMPTS_IN_PART = 320
 """Prompts answered between two savings; what was saved is not made again."""
 
-HELD_OUT_PROMPTS = 100
+HELD_OUT_PROMPTS = 60
 """Prompts whose answers are kept for measuring."""
 
 TEMPERATURE = 0.7
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     learnt = [answered for part in parts for answered in part]
     say(f"{len(learnt)} answers, {sum(len(answered.answer) for answered in learnt)} tokens")
-    recipe = student.Recipe(epochs=asked.epochs)
+    recipe = student.Recipe()
     model = student.make_student(target, recipe)
     student.train(model, learnt, recipe, say)
     model.to(torch.bfloat16).save_pretrained(asked.out)
@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint to write")
     parser.add_argument("--answers", type=Path, required=True, help="folder where answers are kept")
     parser.add_argument("--parts", type=int, default=6, help=f"times {PROMPTS_IN_PART} prompts")
-    parser.add_argument("--epochs", type=int, default=student.Recipe.epochs)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser
 

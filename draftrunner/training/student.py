@@ -78,14 +78,15 @@ def make_student(target: Any, recipe: Recipe) -> Any:
 def _principal_components(rows: torch.Tensor, count: int) -> torch.Tensor:
     centred = rows - rows.mean(0)  # shape: [vocab, wide]
     _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
-    return centred @ directions[:, -count:]  # shape: [vocab, count]
+    components: torch.Tensor = centred @ directions[:, -count:]  # shape: [vocab, count]
+    return components
 
 
 def train(student: Any, answers: Sequence[Answered], recipe: Recipe, say: Callable[[str], None]) -> None:
     """Teach `student` to give the target's probabilities at every position of every answer."""
     draw = random.Random(recipe.seed)  # noqa: S311 - to be the same each time
     epochs = [_groups(answers, recipe.batch_tokens, draw) for _ in range(recipe.epochs)]
-    optimizer = torch.optim.AdamW(_weight_groups(student), lr=recipe.rate, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(_weight_groups(student), lr=recipe.rate, betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, _warm_then_cosine(recipe.copy_steps + sum(map(len, epochs)))
     )
@@ -141,7 +142,7 @@ def _copy_loss(student: Any, tokens: torch.Tensor) -> torch.Tensor:
     """Cross-entropy of the second half of each row, but for its first token."""
     half = tokens.shape[1] // 2
     hidden = _hidden_states(student, tokens)[:, half:-1]
-    known, targets = tokens[:, half + 1 :].unique(return_inverse=True)
+    known, targets = torch.unique(tokens[:, half + 1 :], return_inverse=True)
     return functional.cross_entropy(_logits(student, hidden.flatten(0, 1), known), targets.flatten())
 
 
@@ -201,7 +202,7 @@ def _answer_loss(student: Any, batch: _Batch, generator: torch.Generator) -> tor
     """Cross-entropy against the target's own probabilities, among the likely tokens and some strangers."""
     hidden = _hidden_states(student, batch.tokens).flatten(0, 1)[batch.places]
     strangers = torch.randint(student.config.vocab_size, (_STRANGERS,), generator=generator)
-    known, places = torch.cat([batch.top_ids.flatten(), strangers]).unique(return_inverse=True)
+    known, places = torch.unique(torch.cat([batch.top_ids.flatten(), strangers]), return_inverse=True)
     logits = _logits(student, hidden, known)  # shape: [n, known]
     top = places[: batch.top_ids.numel()].view_as(batch.top_ids)
     expected = (batch.top_probabilities * logits.gather(1, top)).sum(-1)
@@ -218,7 +219,7 @@ def _hidden_states(student: Any, tokens: torch.Tensor) -> torch.Tensor:
 def _logits(student: Any, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """The logits of `tokens` alone (shape: [n, tokens])."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = hidden @ student.lm_head.weight[tokens].T
+        logits: torch.Tensor = hidden @ student.lm_head.weight[tokens].T
     return logits.float()
 
 

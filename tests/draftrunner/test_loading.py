@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from draftrunner.drafters import loading, make_drafters  # noqa: E402 - after the skip
+from draftrunner.drafters import make_drafters  # noqa: E402 - after the skip
 from draftrunner.drafters.draft_model import SLOTS  # noqa: E402
 from draftrunner.drafters.loading import DraftModel, footprint, load_draft_model  # noqa: E402
 from draftrunner.errors import StartError  # noqa: E402
@@ -82,13 +82,13 @@ def test_the_footprint_is_what_is_allocated(loaded: DraftModel, folder: Path) ->
 
 def test_a_cuda_device_without_room_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_available=lambda: True, mem_get_info=lambda: (2**20, 2**34))
-    monkeypatch.setattr(loading.torch, "cuda", cuda)
+    monkeypatch.setattr(torch, "cuda", cuda)
     with pytest.raises(UnusableModel, match=r"The CUDA device has 0\.00 GiB free; --device cpu"):
         load_draft_model(str(folder), device="auto", memory_gib=1.0)
 
 
 def test_a_device_that_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading.torch, "cuda", SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(is_available=lambda: False))
     with pytest.raises(StartError, match="--device cuda: torch finds no CUDA device here"):
         load_draft_model(str(folder), device="cuda", memory_gib=1.0)
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -55,8 +56,8 @@ class Speller:
             return web.json_response({"error": {"code": "no"}}, status=self.status)
         return web.json_response({"texts": [self._text(ids) for ids in body["ids"]]})
 
-    async def _read(self, request: web.Request) -> dict[str, list[int]]:
-        body: dict[str, list[int]] = await request.json()
+    async def _read(self, request: web.Request) -> dict[str, Any]:
+        body: dict[str, Any] = await request.json()
         self.asked.append(json.loads(json.dumps(body)))
         return body
 
