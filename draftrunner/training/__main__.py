@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun = time.process_time()
     checkpoint = find_checkpoint(DEMO_MODEL)
     target: Any = load_model(checkpoint, "bfloat16")
-    held_out = _answers(target, asked.answers / "held-out.safetensors", 0, HELD_OUT_PROMPTS, held_out=True)
     parts = [
         _answers(target, asked.answers / f"{number}.safetensors", number, PROMPTS_IN_PART, held_out=False)
         for number in range(asked.parts)
@@ -44,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = student.make_student(target, recipe)
     student.train(model, learnt, recipe, say)
     model.to(torch.bfloat16).save_pretrained(asked.out)
+    held_out = _answers(target, asked.answers / "held-out.safetensors", 0, HELD_OUT_PROMPTS, held_out=True)
     figures = student.agreement(model.float(), held_out)
     for line in card.table(figures):
         say(line)
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint to write")
     parser.add_argument("--answers", type=Path, required=True, help="folder where answers are kept")
-    parser.add_argument("--parts", type=int, default=6, help=f"times {PROMPTS_IN_PART} prompts")
+    parser.add_argument("--parts", type=int, default=1, help=f"times {PROMPTS_IN_PART} prompts")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser
 

@@ -41,8 +41,8 @@ class Recipe:
 
     hidden: int = 128
     layers: int = 4
-    copy_steps: int = 300
-    epochs: int = 8
+    copy_steps: int = 150
+    epochs: int = 7
     rate: float = 3e-3
     batch_tokens: int = 6144
     seed: int = 0

@@ -85,3 +85,28 @@ def test_tokenizers_that_differ_in_one_token_are_told_apart(tmp_path: Path) -> N
     assert "no token of the target and the token '<tool>' of the draft model" in comparison.sentence
     other = AutoTokenizer.from_pretrained(folder, eos_token="<|im_start|>")
     assert not compare_tokenizers(target, other, target_size=size, draft_size=size).agrees
+
+
+@pytest.mark.slow
+def test_a_tokenizer_of_another_family_is_refused_at_its_first_id(tmp_path: Path) -> None:
+    """Built like Gemma's: pieces that begin with a low line, and padding, end and beginning in front."""
+    pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    from draftrunner.pairing import compare_tokenizers
+    from tests.fakes.tiny_lm import build_tiny_lm
+
+    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", *"\u2581abcdefghijklmnopqrstuvwxyz"]
+    other = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))
+    other.pre_tokenizer = pre_tokenizers.Metaspace()
+    other.decoder = decoders.Metaspace()
+    gemma_like = PreTrainedTokenizerFast(
+        tokenizer_object=other, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
+    )
+    target = AutoTokenizer.from_pretrained(build_tiny_lm(tmp_path / "target"))
+    comparison = compare_tokenizers(target, gemma_like, target_size=len(target), draft_size=len(gemma_like))
+    assert comparison.first_differing_id == 0
+    assert (
+        "the special token '<|im_start|>' of the target and the special token '<pad>'" in comparison.sentence
+    )
