@@ -21,10 +21,10 @@ from draftrunner.model import NOBODY, DraftSession, Origin
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SLOTS = 8
+SLOTS = 16
 """Answers whose keys and values are kept. Those of one more take the place of the longest unused."""
 
-LONGEST_CONTEXT = 8192
+LONGEST_CONTEXT = 4096
 """Most positions of a slot, however many more the model could hold."""
 
 _ALONE = 32
@@ -65,6 +65,7 @@ class DraftModelDrafter:
         check_draftable(config)
         self.context_length = usable_context(config)
         self.outgrown = 0
+        self._counting = threading.Lock()
         self._model = _Continuation(model, known_ids=known_ids, slots=slots)
 
     def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:  # noqa: ARG002 - a contract
@@ -88,6 +89,11 @@ class DraftModelDrafter:
     def room(self, length: int) -> int:
         """How many tokens fit after a context of `length`."""
         return max(0, self.context_length - length)
+
+    def count_outgrown(self) -> None:
+        """Count an answer that goes on beyond the model's context."""
+        with self._counting:
+            self.outgrown += 1
 
 
 def check_draftable(config: Any) -> None:
@@ -169,7 +175,7 @@ class _ModelSession:
 
     def _outgrow(self) -> None:
         if not self._ended:
-            self._drafter.outgrown += 1
+            self._drafter.count_outgrown()
             self._end()
 
     def _end(self) -> None:

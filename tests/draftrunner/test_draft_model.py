@@ -20,6 +20,7 @@ from draftrunner.model import Drafter, TeacherForced  # noqa: E402
 from draftrunner.replay import replay  # noqa: E402
 from tests.fakes.target import Ending, generate, own_choice  # noqa: E402
 from tests.fakes.tiny_lm import drifted  # noqa: E402
+from tests.fakes.waiting import until  # noqa: E402
 
 VOCABULARY = 50
 CONTEXT = 96
@@ -188,7 +189,7 @@ def test_an_answer_that_outgrows_the_model_is_counted_once() -> None:
 # --- several answers -------------------------------------------------------------------------
 
 
-def test_answers_that_want_drafts_at_the_same_time_share_forwards() -> None:
+async def test_answers_that_want_drafts_at_the_same_time_share_forwards() -> None:
     model = Watched(LLAMA)
     drafter = drafting(model)
     prompts = [PROMPT[:length] for length in (8, 3, 5)]
@@ -202,9 +203,7 @@ def test_answers_that_want_drafts_at_the_same_time_share_forwards() -> None:
         first = pool.submit(drafter.open(PROMPT).propose, 2)
         assert model.began.wait(timeout=30)
         others = [pool.submit(session.propose, k) for session, k in zip(sessions, (4, 2, 3), strict=True)]
-        waiting = drafter._model._asks
-        while len(waiting) < 3:
-            waiting = drafter._model._asks
+        await until(lambda: len(drafter._model._asks) == 3)
         model.let.set()
         drafts = [other.result() for other in others]
         first.result()
