@@ -191,13 +191,21 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
         )
         worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
+        pairings = Pairings(
+            pool=pool,
+            client=to_runners,
+            token=runner_token,
+            fleet=registry.snapshot,
+            runners=runners.live,
+            clock=time.monotonic,
+        )
         standings = Standings(
             load=load,
             runners=runners.live,
             calibrations=calibrations,
             worths=worths,
             policy=policy,
-            pairing=lambda *_: None,
+            pairing=pairings.of_live,
         )
         loop = LoopExecutor(
             pool=pool,
@@ -206,14 +214,6 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             plain_seconds=standings.plain_seconds,
             now=time.time,
             timer=time.perf_counter,
-        )
-        pairings = Pairings(
-            pool=pool,
-            client=to_runners,
-            token=runner_token,
-            fleet=registry.snapshot,
-            runners=runners.live,
-            clock=time.monotonic,
         )
         data = DataPlane(
             policy=policy,

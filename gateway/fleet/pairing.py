@@ -159,6 +159,17 @@ class Pairings:
             self._asked.set()
         return known.pairing if known else NOT_COMPARED
 
+    def of_live(self, backend: str, model: str) -> Pairing | None:
+        """The verdict on the draft models there are now: on one that does not agree, if any; None without one.
+
+        Args:
+            backend: A backend's name.
+            model: One that it serves.
+        """
+        loaded = {runner.draft_model.fingerprint for runner in self._runners() if runner.draft_model}
+        verdicts = [self.verdict(backend, model, fingerprint) for fingerprint in sorted(loaded)]
+        return min(verdicts, key=lambda pairing: pairing.agrees is True, default=None)
+
     async def run(self) -> None:
         """Compare what is asked for, until cancelled."""
         while True:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -221,6 +221,21 @@ async def test_servers_that_are_away_are_no_verdict() -> None:
         assert "no draft runner with the draft model f2" in (await servers.verdict(fingerprint="f2")).sentence
         servers.backends.clear()
         assert "no backend is named 'gpu-1' any more" in (await servers.verdict("other")).sentence
+
+
+async def test_with_several_draft_models_one_that_does_not_agree_decides() -> None:
+    async with bench() as servers:
+        assert (await servers.verdict()).agrees
+        assert servers.pairings.of_live("gpu-1", "m") == await servers.verdict()
+        other = AnnouncedDraftModel(name="other", fingerprint="a0", vocabulary_size=5)
+        servers.runners.append(replace(servers.runners[0], draft_model=other))
+        assert servers.pairings.of_live("gpu-1", "m") == NOT_COMPARED
+
+
+async def test_without_a_draft_model_there_is_no_verdict() -> None:
+    async with bench() as servers:
+        servers.runners[0] = replace(servers.runners[0], draft_model=None)
+        assert servers.pairings.of_live("gpu-1", "m") is None
 
 
 # --- when it is compared ---------------------------------------------------------------------
