@@ -160,7 +160,7 @@ class Pairings:
         return known.pairing if known else NOT_COMPARED
 
     def of_live(self, backend: str, model: str) -> Pairing | None:
-        """The verdict on the draft models there are now: on one that does not agree, if any; None without one.
+        """The verdict on the draft models there are now, on one that does not agree if any; None without one.
 
         Args:
             backend: A backend's name.
