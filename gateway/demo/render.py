@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.demo.report import Report, Verdict, WorkloadResult
+from gateway.demo.report import Multiplier, Report
+from gateway.demo.sentences import sentences
 
 _ABSENT = "-"
 _SUPPORT_STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
@@ -43,20 +44,6 @@ def show_report(console: Console, report: Report) -> None:
         console.print(Text(sentence))
 
 
-def sentences(report: Report) -> list[str]:
-    """What the numbers say: where speculation pays, where it loses, what was not measured, what failed."""
-    said = [_verdict_sentence(result) for result in report.workloads.values()]
-    said += [said_of for result in report.workloads.values() for said_of in _absence_sentences(result)]
-    failed = [name for name, held in report.checks.items() if not held]
-    held = len(report.checks) - len(failed)
-    said.append(
-        f"{held} of {len(report.checks)} checks held."
-        + (f" Not held: {', '.join(failed)}." if failed else "")
-    )
-    said.append("Measured on: " + ", ".join(_machine_words(report.machine)) + ".")
-    return said
-
-
 def _speed_table(report: Report) -> Table:
     table = _table("Speculation by workload (looping answers left out of speeds)")
     table.add_column("workload")
@@ -76,12 +63,12 @@ def _speed_table(report: Report) -> Table:
         table.add_row(
             result.workload,
             f"{result.counted}/{result.prompts}",
-            _number(result.off_tok_s, ".1f"),
-            _number(result.would_acceptance, ".2f"),
-            _number(result.acceptance, ".2f"),
-            _number(result.prod_tok_s, ".1f"),
-            _interval(result),
-            _number(result.predicted_multiplier, ".2f"),
+            _number(result.off.value, ".1f"),
+            _number(result.shadow.acceptance, ".2f"),
+            _number(result.in_engine.acceptance, ".2f"),
+            _number(result.in_engine.tok_s.value, ".1f"),
+            _interval(result.in_engine.multiplier),
+            _number(result.shadow.predicted, ".2f"),
             _number(result.identical_share, ".0%"),
             _number(result.looping_share, ".0%"),
         )
@@ -89,20 +76,19 @@ def _speed_table(report: Report) -> Table:
 
 
 def _curve_table(report: Report) -> Table:
-    table = _table("Predicted multiplier by K, from shadow")
+    table = _table("Predicted multiplier by K, from shadow; below it, measured")
     table.add_column("workload")
     results = list(report.workloads.values())
-    for k in results[0].k_curve:
+    for k in results[0].shadow.k_curve:
         table.add_column(f"K={k}", justify="right")
     for result in results:
-        best = result.best_k
+        curve, best = result.shadow.k_curve, result.shadow.best_k
         table.add_row(
             result.workload,
-            *(
-                Text(_number(value, ".2f"), style="bold" if k == best else "")
-                for k, value in result.k_curve.items()
-            ),
+            *(Text(_number(value, ".2f"), style="bold" if k == best else "") for k, value in curve.items()),
         )
+        measured = result.measured_curve
+        table.add_row("", *(_number(measured[k].value, ".2f") if k in measured else "" for k in curve))
     return table
 
 
@@ -111,53 +97,7 @@ def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
 
 
-def _verdict_sentence(result: WorkloadResult) -> str:
-    multiplier = result.multiplier
-    if multiplier.value is None:
-        return f"{result.workload}: no multiplier, {result.reasons['multiplier']}."
-    numbers = (
-        f"{multiplier.value:.2f}x ({multiplier.low:.2f} to {multiplier.high:.2f}, {multiplier.n_spec} pairs)"
-    )
-    words = {
-        Verdict.PAYS: f"speculation pays, {numbers}",
-        Verdict.LOSES: f"speculation loses, {numbers}: leave it off",
-        Verdict.UNDECIDED: f"no clear gain, {numbers}: the interval includes 1",
-        Verdict.TOO_FEW: f"{numbers}: too few pairs to say whether it pays",
-    }[result.verdict]
-    return f"{result.workload}: {words}.{_advice(result)}"
-
-
-def _advice(result: WorkloadResult) -> str:
-    if result.predicted_multiplier is None:
-        return f" Nothing is predicted: {result.reasons['predicted_multiplier']}."
-    if result.best_k is None:
-        return " Shadow predicts no gain for any K."
-    return f" Shadow predicts most from K={result.best_k} ({result.k_curve[result.best_k]:.2f}x)."
-
-
-def _absence_sentences(result: WorkloadResult) -> list[str]:
-    said = []
-    if result.not_replayed:
-        said.append(_absence(result, result.not_replayed, "shadow", "replayed"))
-    if result.not_speculated:
-        said.append(_absence(result, result.not_speculated, "prod", "speculated"))
-    return said
-
-
-def _absence(result: WorkloadResult, reasons: Mapping[str, int], mode: str, done: str) -> str:
-    counted = ", ".join(f"{reason} {times}" for reason, times in reasons.items())
-    return (
-        f"{result.workload}: {sum(reasons.values())} of {result.prompts} {mode} answers "
-        f"were not {done} ({counted})."
-    )
-
-
-def _machine_words(machine: Mapping[str, Any]) -> list[str]:
-    return [f"{name} {value}" for name, value in machine.items() if not isinstance(value, dict)]
-
-
-def _interval(result: WorkloadResult) -> str:
-    multiplier = result.multiplier
+def _interval(multiplier: Multiplier) -> str:
     if multiplier.value is None:
         return _ABSENT
     return f"{multiplier.value:.2f} ({multiplier.low:.2f}-{multiplier.high:.2f})"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -17,12 +18,12 @@ from gateway.cli.client import GatewayClient
 from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
-from gateway.demo.measure import MODES, Mode, Trial, measure
+from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure
 from gateway.demo.pace import CALIBRATION_TOKENS, Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
 from gateway.demo.render import show_backend
-from gateway.demo.report import Evidence
+from gateway.demo.results import Evidence
 from gateway.demo.setup import register_backend, runner_joined
 from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
@@ -36,37 +37,40 @@ class Session:
     """The clients of one demo.
 
     Attributes:
-        chats: The gateway, asked as the tenant of each mode.
+        chats: The gateway, asked as the tenant of each way.
         direct: The backend itself, asked for calibration.
         backend: The backend's other routes.
         rest: The gateway's REST API.
     """
 
-    chats: Mapping[Mode, ChatClient]
+    chats: Mapping[Way, ChatClient]
     direct: ChatClient
     backend: httpx.Client
     rest: GatewayClient
     model: str
     console: Console
 
-    def gather(self, prompts: Sequence[Prompt], *, pace: Pace, k: int, exact: bool) -> Evidence:
+    def gather(self, prompts: Sequence[Prompt], *, pace: Pace, drafter: str, k: int, exact: bool) -> Evidence:
         """Ask everything and fetch what it left behind.
 
         Args:
-            prompts: What is asked in each mode.
+            prompts: What is asked.
             pace: How much may be asked.
-            k: Draft tokens per step in prod, as the policy says.
+            drafter: What prod drafts with, as the policy says.
+            k: Draft tokens per step there.
             exact: Whether the backend computes in float32.
         """
+        ways = ways_to_ask(prompts, pace.curve_prompts)
+        asked = [way for prompt in prompts for way in ways[prompt]]
         with self._progress() as progress:
             calibration = self._calibration(progress, pace.calibration_rounds)
             calibration.warm_up()
             calibration.add_round()
-            max_tokens = pace.answer_tokens(len(prompts), calibration.pass_seconds[1])
-            ask = self._asking(progress, max_tokens, len(prompts))
+            max_tokens = pace.answer_tokens(asked, calibration.pass_seconds[1])
+            ask = self._asking(progress, max_tokens, len(asked))
             trials: list[Trial] = []
             for block in _blocks(prompts, pace.calibration_rounds - 1):
-                trials += measure(block, ask, first=len(trials))
+                trials += measure(block, ask, ways=ways.__getitem__, first=len(trials))
                 calibration.add_round()
         return Evidence(
             trials=trials,
@@ -74,6 +78,7 @@ class Session:
             undecided=undecided(trials, model=self.model, complete=self._complete),
             pass_seconds=calibration.pass_seconds,
             max_tokens=max_tokens,
+            drafter=drafter,
             k=k,
             exact=exact,
         )
@@ -94,14 +99,14 @@ class Session:
 
         return Calibration(read_metrics=lambda: self._fetch("/metrics").text, ask=ask)
 
-    def _asking(self, progress: Progress, max_tokens: int, prompts: int) -> Callable[[Mode, Prompt], Answer]:
-        task = progress.add_task("off, shadow and prod", total=prompts * len(MODES))
+    def _asking(self, progress: Progress, max_tokens: int, total: int) -> Callable[[Way, Prompt], Answer]:
+        task = progress.add_task("off, shadow and prod", total=total)
 
-        def ask(mode: Mode, prompt: Prompt) -> Answer:
-            progress.update(task, description=f"{prompt.workload}: {prompt.name} ({mode})")
-            answer = self.chats[mode].ask(
+        def ask(way: Way, prompt: Prompt) -> Answer:
+            progress.update(task, description=f"{prompt.workload}: {prompt.name} ({way})")
+            answer = self.chats[way].ask(
                 prompt.text,
-                request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
+                request_id=f"demo-{way}-{prompt.workload}-{prompt.name}",
                 workload=prompt.workload,
                 max_tokens=max_tokens,
             )
@@ -111,7 +116,12 @@ class Session:
         return ask
 
     def _stages(self, trials: Sequence[Trial]) -> dict[str, Stage]:
-        expected = chain.from_iterable((t.shadow.request_id, t.prod.request_id) for t in trials)
+        expected = (
+            answer.request_id
+            for trial in trials
+            for way, answer in trial.answers.items()
+            if way is not Way.OFF
+        )
         found = collect(
             expected,
             self._find_stage,
@@ -165,7 +175,7 @@ def open_session(stack: Stack, console: Console) -> Iterator[Session]:
             return opened.enter_context(closing(ChatClient(url=url, key=key, model=model)))
 
         yield Session(
-            chats={mode: chat(stack.urls.gateway, _new_key(rest, mode)) for mode in MODES},
+            chats={way: chat(stack.urls.gateway, _new_key(rest, way)) for way in Way},
             direct=chat(stack.urls.backend, "none"),
             backend=opened.enter_context(
                 httpx.Client(base_url=stack.urls.backend, timeout=_BACKEND_TIMEOUT_S, trust_env=False)
@@ -176,9 +186,20 @@ def open_session(stack: Stack, console: Console) -> Iterator[Session]:
         )
 
 
-def _new_key(rest: GatewayClient, mode: str) -> str:
-    """An API key of the tenant that the policy gives this mode to."""
-    tenant = f"demo-{mode}"
+def ways_to_ask(prompts: Sequence[Prompt], curve_prompts: int) -> dict[Prompt, tuple[Way, ...]]:
+    """How each prompt is asked: the first `curve_prompts` of a workload with every other K too."""
+    seen: Counter[str] = Counter()
+    ways = {}
+    for prompt in prompts:
+        first = seen[prompt.workload] < curve_prompts
+        ways[prompt] = (*EVERY_PROMPT, *OTHER_KS) if first else EVERY_PROMPT
+        seen[prompt.workload] += 1
+    return ways
+
+
+def _new_key(rest: GatewayClient, way: Way) -> str:
+    """An API key of the tenant that the policy has this way's rule for."""
+    tenant = f"demo-{way}"
     key: str = rest.post("/admin/v1/keys", {"name": tenant, "tenant": tenant})["key"]
     return key
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.demo.client import Answer
-from gateway.demo.measure import Trial
+from gateway.demo.measure import Trial, Way
 from gateway.demo.prompts import Prompt
-from gateway.demo.records import Stage
-from gateway.demo.report import Evidence
+from gateway.demo.records import Replay, Stage
+from gateway.demo.results import Evidence
 
 IDS = tuple(range(100, 141))
 LOOP = (7, 8) * 40
@@ -35,13 +35,17 @@ def trial(
     prod: Sequence[int] = IDS,
     off_seconds: float = 2.0,
     prod_seconds: float = 1.0,
+    other_seconds: Mapping[Way, float] | None = None,
 ) -> Trial:
-    return Trial(
-        prompt=Prompt(workload, name, "a question"),
-        off=answer(f"off-{workload}-{name}", ids=off, seconds=off_seconds),
-        shadow=answer(f"shadow-{workload}-{name}", ids=shadow, seconds=off_seconds),
-        prod=answer(f"prod-{workload}-{name}", ids=prod, seconds=prod_seconds),
-    )
+    """A prompt's answers; `other_seconds` has the ways beyond off, shadow and prod, answered as off."""
+    answers = {
+        Way.OFF: answer(f"off-{workload}-{name}", ids=off, seconds=off_seconds),
+        Way.SHADOW: answer(f"shadow-{workload}-{name}", ids=shadow, seconds=off_seconds),
+        Way.PROD: answer(f"prod-{workload}-{name}", ids=prod, seconds=prod_seconds),
+    }
+    for way, seconds in (other_seconds or {}).items():
+        answers[way] = answer(f"{way}-{workload}-{name}", ids=off, seconds=seconds)
+    return Trial(prompt=Prompt(workload, name, "a question"), answers=answers)
 
 
 def stage(action: str, **changes: Any) -> Stage:
@@ -51,21 +55,44 @@ def stage(action: str, **changes: Any) -> Stage:
         "steps": 4,
         "draft_tokens": 20,
         "accepted_tokens": 16,
+        "accepted_by_position": (4, 4, 3, 3, 2),
         "decode_tokens": 40,
-        "passes_by_drafts": {},
+        "replays": {},
     }
     return Stage(**(fields | changes))
 
 
-def replayed(**changes: Any) -> Stage:
+def replay(**changes: Any) -> Replay:
     """Twenty passes for forty tokens, whatever K."""
-    curve = {k: {0: 16, k: 4} for k in range(1, 9)}
-    return stage("would_speculate", **({"passes_by_drafts": curve} | changes))
+    fields: dict[str, Any] = {
+        "steps": 4,
+        "draft_tokens": 20,
+        "accepted_tokens": 16,
+        "passes_by_drafts": {k: {0: 16, k: 4} for k in range(1, 9)},
+    }
+    return Replay(**(fields | changes))
+
+
+def replayed(*, compared: Mapping[str, Replay] | None = None, **changes: Any) -> Stage:
+    """A shadow record of the n-gram drafter, beside what others would have done."""
+    ngram = replay(**changes)
+    return stage(
+        "would_speculate",
+        steps=ngram.steps,
+        draft_tokens=ngram.draft_tokens,
+        accepted_tokens=ngram.accepted_tokens,
+        replays={"ngram": ngram, **(compared or {})},
+    )
 
 
 def stages_of(trials: Sequence[Trial]) -> dict[str, Stage]:
-    found = {one.shadow.request_id: replayed() for one in trials}
-    return found | {one.prod.request_id: stage("speculate") for one in trials}
+    """Every request that leaves a record has one: shadow was replayed, all others were speculated."""
+    return {
+        answer.request_id: replayed() if way is Way.SHADOW else stage("speculate")
+        for one in trials
+        for way, answer in one.answers.items()
+        if way is not Way.OFF
+    }
 
 
 def evidence(
@@ -82,6 +109,7 @@ def evidence(
         undecided=undecided or {},
         pass_seconds=PASS_SECONDS if pass_seconds is None else pass_seconds,
         max_tokens=64,
+        drafter="ngram",
         k=5,
         exact=exact,
     )

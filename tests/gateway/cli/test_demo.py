@@ -9,7 +9,8 @@ from gateway.__main__ import main
 from gateway.demo import run
 from gateway.demo.failure import DemoFailed
 from gateway.demo.pace import FULL, QUICK
-from gateway.demo.report import Report, make_report
+from gateway.demo.report import Report
+from gateway.demo.results import make_report
 from tests.fakes.trials import evidence, trial
 
 ASKED: list[dict[str, object]] = []

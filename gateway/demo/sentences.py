@@ -1,0 +1,98 @@
+"""What a report's numbers say, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.demo.report import Executed, Report, Verdict, WorkloadResult
+
+
+def sentences(report: Report) -> list[str]:
+    """Where speculation pays, where it loses, what was not measured, what failed, and where it ran."""
+    results = report.workloads.values()
+    return [
+        *(verdict_sentence(result) for result in results),
+        *(drafter_sentence(result) for result in results if len(result.drafters) > 1),
+        *absence_sentences(report),
+        checks_sentence(report),
+        f"Measured on: {', '.join(f'{name} {value}' for name, value in machine_facts(report).items())}.",
+    ]
+
+
+def verdict_sentence(result: WorkloadResult) -> str:
+    """Whether prod pays for a workload, and what shadow advises."""
+    return f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)}"
+
+
+def drafter_sentence(result: WorkloadResult) -> str:
+    """Which drafter is predicted to gain most."""
+    name = result.best_drafter
+    if name is None:
+        return f"{result.workload}: no drafter is predicted to gain."
+    best = result.drafters[name]
+    gain = f"{best.best:.2f}x at K={best.best_k}"
+    others = ", ".join(
+        f"{other} {'no gain' if found.best is None else f'{found.best:.2f}x'}"
+        for other, found in result.drafters.items()
+        if other != name
+    )
+    return f"{result.workload}: best drafter {name}, {gain} predicted ({others})."
+
+
+def absence_sentences(report: Report) -> list[str]:
+    """What was asked and not measured, counted by reason."""
+    return [said for result in report.workloads.values() for said in _absences(result)]
+
+
+def checks_sentence(report: Report) -> str:
+    """How many promises held, and the names of the others."""
+    failed = [name for name, held in report.checks.items() if not held]
+    held = len(report.checks) - len(failed)
+    return f"{held} of {len(report.checks)} checks held." + (
+        f" Not held: {', '.join(failed)}." if failed else ""
+    )
+
+
+def machine_facts(report: Report) -> Mapping[str, Any]:
+    """The single facts of where and how it ran, without tables of measured times."""
+    return {name: value for name, value in report.machine.items() if not isinstance(value, dict)}
+
+
+def _verdict(executed: Executed) -> str:
+    multiplier = executed.multiplier
+    if multiplier.value is None:
+        return f"no multiplier, {executed.reasons['multiplier']}"
+    numbers = (
+        f"{multiplier.value:.2f}x ({multiplier.low:.2f} to {multiplier.high:.2f}, {multiplier.n_spec} pairs)"
+    )
+    return {
+        Verdict.PAYS: f"speculation pays, {numbers}",
+        Verdict.LOSES: f"speculation loses, {numbers}: leave it off",
+        Verdict.UNDECIDED: f"no clear gain, {numbers}: the interval includes 1",
+        Verdict.TOO_FEW: f"{numbers}: too few pairs to say whether it pays",
+    }[multiplier.verdict]
+
+
+def _advice(result: WorkloadResult) -> str:
+    shadow = result.shadow
+    if shadow.predicted is None:
+        return f" Nothing is predicted: {shadow.reasons['predicted']}."
+    if shadow.best is None:
+        return " Shadow predicts no gain for any K."
+    return f" Shadow predicts most from K={shadow.best_k} ({shadow.best:.2f}x)."
+
+
+def _absences(result: WorkloadResult) -> Iterator[str]:
+    if result.not_replayed:
+        yield _absence(result, result.not_replayed, "shadow", "replayed")
+    if result.in_engine.not_speculated:
+        yield _absence(result, result.in_engine.not_speculated, "prod", "speculated")
+
+
+def _absence(result: WorkloadResult, reasons: Mapping[str, int], mode: str, done: str) -> str:
+    counted = ", ".join(f"{reason} {times}" for reason, times in reasons.items())
+    return (
+        f"{result.workload}: {sum(reasons.values())} of {result.prompts} {mode} answers "
+        f"were not {done} ({counted})."
+    )
