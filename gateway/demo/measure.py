@@ -25,6 +25,9 @@ class Way(StrEnum):
 EVERY_PROMPT: tuple[Way, ...] = (Way.OFF, Way.SHADOW, Way.PROD)
 """How every prompt is asked."""
 
+EXECUTORS: Mapping[str, Way] = {"in_engine": Way.PROD}
+"""The way that asks for each executor."""
+
 OTHER_KS: Mapping[Way, int] = {Way.K1: 1, Way.K3: 3, Way.K8: 8}
 """Prod with another K than the policy's usual one: asked of some prompts, for the measured K curve."""
 

@@ -65,18 +65,19 @@ def read_stage(record: Mapping[str, Any]) -> Stage:
 def _replays(record: Mapping[str, Any]) -> dict[str, Replay]:
     if not record["k_curve"]:
         return {}
-    replayed = {record["drafter"]: record | {"curve": record["k_curve"]}} | (record["compared"] or {})
-    return {drafter: _replay(found) for drafter, found in replayed.items()}
+    own = {record["drafter"]: _replay(record, record["k_curve"])}
+    compared = record["compared"] or {}
+    return own | {drafter: _replay(found, found["curve"]) for drafter, found in compared.items()}
 
 
-def _replay(found: Mapping[str, Any]) -> Replay:
+def _replay(found: Mapping[str, Any], curve: Mapping[str, Any]) -> Replay:
     return Replay(
         steps=found["steps"],
         draft_tokens=found["draft_tokens"],
         accepted_tokens=found["accepted_tokens"],
         passes_by_drafts={
             int(k): {int(drafts): passes for drafts, passes in point["passes_by_drafts"].items()}
-            for k, point in found["curve"].items()
+            for k, point in curve.items()
         },
     )
 

@@ -131,7 +131,7 @@ class WorkloadResult:
 
     Attributes:
         prompts: Prompts asked. counted: those whose answers do not loop.
-        in_engine: Prod as the engine carries it out.
+        executed: What prod gave, by executor; in_engine always.
         shadow: What the policy's drafter would have done. would_by_position: as in Executed.
         drafters: The same for every drafter that was replayed, the policy's among them.
         prediction_test: Shadow's prediction held against the measured multiplier.
@@ -146,7 +146,7 @@ class WorkloadResult:
     prompts: int
     counted: int
     off: Rate
-    in_engine: Executed
+    executed: Mapping[str, Executed]
     shadow: Drafted
     would_by_position: tuple[float, ...]
     drafters: Mapping[str, Drafted]
@@ -157,6 +157,11 @@ class WorkloadResult:
     plain_identical_share: float
     looping_share: float
     not_replayed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def in_engine(self) -> Executed:
+        """Prod as the engine itself carries it out."""
+        return self.executed["in_engine"]
 
     @property
     def best_drafter(self) -> str | None:

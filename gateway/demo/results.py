@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from gateway.demo.client import Answer
-from gateway.demo.measure import OTHER_KS, Trial, Way
+from gateway.demo.measure import EXECUTORS, OTHER_KS, Trial, Way
 from gateway.demo.records import PassesByDrafts, Replay, Stage
 from gateway.demo.report import (
     Drafted,
@@ -81,18 +81,18 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
     drafters = {drafter: _drafted(drafter, replayed, evidence) for drafter in names}
     prod = [_likeness(evidence, trial, Way.PROD) for trial in trials]
     plain = [_likeness(evidence, trial, Way.SHADOW) for trial in trials]
-    in_engine = _executed(Way.PROD, trials, evidence, rng)
+    executed = {name: _executed(way, trials, evidence, rng) for name, way in EXECUTORS.items()}
     return WorkloadResult(
         workload=name,
         prompts=len(trials),
         counted=len(counted),
         off=_rate([trial.off.speed for trial in counted], rng),
-        in_engine=in_engine,
+        executed=executed,
         shadow=drafters[evidence.drafter],
         would_by_position=_by_position(replayed),
         drafters=drafters,
         prediction_test=_prediction_test(evidence, counted),
-        measured_curve=_measured_curve(in_engine, counted, evidence, rng),
+        measured_curve=_measured_curve(executed["in_engine"], counted, evidence, rng),
         identical_share=1 - _share(prod, Likeness.DIFFERENT),
         tie_share=_share(prod, Likeness.TIE),
         plain_identical_share=1 - _share(plain, Likeness.DIFFERENT),

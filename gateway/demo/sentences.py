@@ -10,23 +10,29 @@ from gateway.demo.report import Executed, Report, Verdict, WorkloadResult
 
 def sentences(report: Report) -> list[str]:
     """Where speculation pays, where it loses, what was not measured, what failed, and where it ran."""
-    results = report.workloads.values()
     return [
-        *(verdict_sentence(result) for result in results),
-        *(drafter_sentence(result) for result in results if len(result.drafters) > 1),
+        *verdict_sentences(report),
+        *drafter_sentences(report),
         *absence_sentences(report),
         checks_sentence(report),
         f"Measured on: {', '.join(f'{name} {value}' for name, value in machine_facts(report).items())}.",
     ]
 
 
-def verdict_sentence(result: WorkloadResult) -> str:
-    """Whether prod pays for a workload, and what shadow advises."""
-    return f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)}"
+def verdict_sentences(report: Report) -> list[str]:
+    """Whether prod pays for each workload, and what shadow advises."""
+    return [
+        f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)}"
+        for result in report.workloads.values()
+    ]
 
 
-def drafter_sentence(result: WorkloadResult) -> str:
-    """Which drafter is predicted to gain most."""
+def drafter_sentences(report: Report) -> list[str]:
+    """Which drafter is predicted to gain most, for each workload with several to choose from."""
+    return [_best_drafter(result) for result in report.workloads.values() if len(result.drafters) > 1]
+
+
+def _best_drafter(result: WorkloadResult) -> str:
     name = result.best_drafter
     if name is None:
         return f"{result.workload}: no drafter is predicted to gain."
