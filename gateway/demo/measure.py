@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gateway.demo.client import Answer
@@ -17,16 +17,17 @@ class Way(StrEnum):
     OFF = "off"
     SHADOW = "shadow"
     PROD = "prod"
+    LOOP = "loop"
     K1 = "k1"
     K3 = "k3"
     K8 = "k8"
 
 
-EVERY_PROMPT: tuple[Way, ...] = (Way.OFF, Way.SHADOW, Way.PROD)
-"""How every prompt is asked."""
-
-EXECUTORS: Mapping[str, Way] = {"in_engine": Way.PROD}
+EXECUTORS: Mapping[str, Way] = {"in_engine": Way.PROD, "gateway_loop": Way.LOOP}
 """The way that asks for each executor."""
+
+EVERY_PROMPT: tuple[Way, ...] = (Way.OFF, Way.SHADOW, *EXECUTORS.values())
+"""How every prompt is asked."""
 
 OTHER_KS: Mapping[Way, int] = {Way.K1: 1, Way.K3: 3, Way.K8: 8}
 """Prod with another K than the policy's usual one: asked of some prompts, for the measured K curve."""
@@ -77,6 +78,24 @@ def measure(
     """
     for index, prompt in enumerate(prompts, first):
         yield Trial(prompt=prompt, answers={way: ask(way, prompt) for way in _rotated(ways(prompt), index)})
+
+
+def with_ids(trial: Trial, tokenize: Callable[[str], Sequence[int]]) -> Trial:
+    """The trial with ids for the answers that came without, so that all of them can be compared.
+
+    Args:
+        trial: What was answered.
+        tokenize: The target's ids for a text. Only asked where the text is not the off answer's.
+    """
+    off = trial.off
+
+    def completed(answer: Answer) -> Answer:
+        if answer.ids:
+            return answer
+        ids = off.ids if answer.text == off.text else tuple(tokenize(answer.text))
+        return replace(answer, prompt_ids=off.prompt_ids, ids=ids)
+
+    return replace(trial, answers={way: completed(answer) for way, answer in trial.answers.items()})
 
 
 def _rotated(ways: Sequence[Way], index: int) -> Sequence[Way]:

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from gateway.demo.plots import COLOURS, Point, Series, dot_plot, line_plot
-from gateway.demo.report import Drafted, Multiplier, Rate, Report, WorkloadResult
+from gateway.demo.report import Drafted, Multiplier, Predicted, Rate, Report, WorkloadResult
 from gateway.demo.sentences import (
     absence_sentences,
     checks_sentence,
@@ -87,6 +87,7 @@ def page_of(report: Report, *, command: str) -> str:
         absences=absence_sentences(report),
         checks=checks_sentence(report),
         machine=_machine(report),
+        pass_times=_pass_times(report),
     )
 
 
@@ -102,7 +103,7 @@ def _sections(report: Report) -> Iterator[_Section]:
 def _speeds(results: Sequence[WorkloadResult]) -> _Section:
     rows = {result.workload: dict(_speed_points(result)) for result in results}
     executors = list(results[0].executed)
-    head = [f"{name} {what}" for name in executors for what in ("tok/s", "multiplier")]
+    head = [f"{name} {what}" for name in executors for what in ("tok/s", "multiplier", "identical")]
     return _Section(
         title="Speed by mode",
         text="Tokens after the first, over the time that they took. Bars are 95 % intervals, resampled by "
@@ -127,6 +128,7 @@ def _speed_row(result: WorkloadResult) -> list[str]:
     row = [result.workload, f"{result.counted} of {result.prompts}", _estimate(result.off, ".1f")]
     for executed in result.executed.values():
         row += [_estimate(executed.tok_s, ".1f"), _estimate(executed.multiplier, ".2f")]
+        row.append(f"{executed.identical_share:.0%}")
     return row
 
 
@@ -166,7 +168,7 @@ def _position_rows(result: WorkloadResult, places: Iterable[int]) -> Iterator[li
 
 def _curves(results: Sequence[WorkloadResult]) -> _Section:
     lines = {result.workload: _curve_lines(result) for result in results}
-    ks = list(results[0].shadow.k_curve)
+    ks = list(results[0].shadow.in_engine.by_k)
     points = [point for of in lines.values() for line in of.values() for point in line.values()]
     top = max([1.2, *(1.05 * (point.high or point.value) for point in points)])
     return _Section(
@@ -193,7 +195,9 @@ def _curves(results: Sequence[WorkloadResult]) -> _Section:
 
 
 def _curve_lines(result: WorkloadResult) -> dict[Series, Mapping[int, Point]]:
-    predicted = {k: Point(value=value) for k, value in result.shadow.k_curve.items() if value is not None}
+    predicted = {
+        k: Point(value=value) for k, value in result.shadow.in_engine.by_k.items() if value is not None
+    }
     measured = {
         k: Point(value=found.value, low=found.low, high=found.high)
         for k, found in result.measured_curve.items()
@@ -203,25 +207,25 @@ def _curve_lines(result: WorkloadResult) -> dict[Series, Mapping[int, Point]]:
 
 
 def _curve_rows(result: WorkloadResult, ks: Sequence[int]) -> Iterator[list[str]]:
-    yield [result.workload, "predicted", *(_number(result.shadow.k_curve[k]) for k in ks)]
+    yield [result.workload, "predicted", *(_number(result.shadow.in_engine.by_k[k]) for k in ks)]
     yield [result.workload, "measured", *(_sized(result.measured_curve.get(k)) for k in ks)]
 
 
 def _drafters(results: Sequence[WorkloadResult]) -> _Section:
     acceptance = _by_drafter(results, lambda found: found.acceptance)
-    gain = _by_drafter(results, lambda found: found.best)
-    head = ("workload", "drafter", "accepted / proposed", "multiplier, usual K", "best K", "multiplier there")
+    gain = _by_drafter(results, lambda found: found.in_engine.best)
+    head = ("workload", "drafter", "accepted / proposed", "in_engine, usual K", "in_engine, best K")
     return _Section(
         title="Drafters side by side",
-        text="All of them replayed on the very same answers; predicted multipliers hold the time that "
-        "drafting takes.",
+        text="All of them replayed on the very same answers. Predicted multipliers hold the time that "
+        "drafting takes: inside the engine, and in a draft runner beside it that drives the gateway's loop.",
         legend=_series_in(acceptance.values()),
         plots=[
             _dots("", acceptance, name="acceptance", x_label="accepted / proposed drafts, usual K", x_max=1),
-            _dots("", gain, name="gain", x_label="predicted multiplier at the best K", even_at=1),
+            _dots("", gain, name="gain", x_label="predicted multiplier in_engine, best K", even_at=1),
         ],
         table=_Table(
-            head,
+            (*head, "gateway_loop, best K"),
             [_drafter_row(one, name, found) for one in results for name, found in one.drafters.items()],
         ),
     )
@@ -241,18 +245,33 @@ def _by_drafter(
 
 
 def _drafter_row(result: WorkloadResult, name: str, found: Drafted) -> list[str]:
-    best = _ABSENT if found.best_k is None else str(found.best_k)
+    in_engine, loop = found.in_engine, found.gateway_loop
     return [
         *(result.workload, name, _number(found.acceptance)),
-        *(_number(found.predicted), best, _number(found.best)),
+        *(_number(in_engine.at_k), _best(in_engine), _best(loop)),
     ]
 
 
+def _best(predicted: Predicted) -> str:
+    if predicted.at_k is None:
+        return _ABSENT
+    return "no gain" if predicted.best is None else f"{predicted.best:.2f} (K={predicted.best_k})"
+
+
+def _pass_times(report: Report) -> _Table:
+    times: Mapping[str, Mapping[str, float]] = report.machine.get("pass_seconds", {})
+    widths = list(dict.fromkeys(width for of in times.values() for width in of))
+    return _Table(
+        ("ms of a pass", *(f"{width} tokens" for width in widths)),
+        [
+            [name, *(f"{of[width] * 1000:.1f}" if width in of else _ABSENT for width in widths)]
+            for name, of in times.items()
+        ],
+    )
+
+
 def _machine(report: Report) -> _Table:
-    rows = [[name, str(value)] for name, value in machine_facts(report).items()]
-    times = report.machine.get("pass_seconds", {})
-    rows += [[f"seconds of a pass of {width}", f"{seconds:.4f}"] for width, seconds in times.items()]
-    return _Table(("", ""), rows)
+    return _Table((), [[name, str(value)] for name, value in machine_facts(report).items()])
 
 
 def _dots(

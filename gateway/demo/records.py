@@ -30,7 +30,9 @@ class Stage:
 
     Attributes:
         accepted_by_position: i-th entry = steps that accepted at least i+1 drafts.
+        decode_seconds: From the first token to the last.
         replays: What each drafter would have done, by its name; empty where nothing was replayed.
+        not_replayed: Why a further drafter's replay is missing, by its name.
     """
 
     action: str
@@ -40,7 +42,9 @@ class Stage:
     accepted_tokens: int
     accepted_by_position: tuple[int, ...]
     decode_tokens: int
+    decode_seconds: float
     replays: Mapping[str, Replay]
+    not_replayed: Mapping[str, str]
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -58,7 +62,13 @@ def read_stage(record: Mapping[str, Any]) -> Stage:
         accepted_tokens=record["accepted_tokens"] or 0,
         accepted_by_position=tuple(record["accepted_by_position"] or ()),
         decode_tokens=record["decode_tokens"] or 0,
+        decode_seconds=record["decode_seconds"] or 0.0,
         replays=_replays(record),
+        not_replayed={
+            drafter: found["reason"]
+            for drafter, found in (record["compared"] or {}).items()
+            if "reason" in found
+        },
     )
 
 
@@ -67,7 +77,9 @@ def _replays(record: Mapping[str, Any]) -> dict[str, Replay]:
         return {}
     own = {record["drafter"]: _replay(record, record["k_curve"])}
     compared = record["compared"] or {}
-    return own | {drafter: _replay(found, found["curve"]) for drafter, found in compared.items()}
+    return own | {
+        drafter: _replay(found, found["curve"]) for drafter, found in compared.items() if "curve" in found
+    }
 
 
 def _replay(found: Mapping[str, Any], curve: Mapping[str, Any]) -> Replay:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.demo.report import Multiplier, Report
+from gateway.demo.report import Multiplier, Predicted, Report
 from gateway.demo.sentences import sentences
 
 _ABSENT = "-"
@@ -37,7 +37,7 @@ def show_backend(console: Console, backend: Mapping[str, Any]) -> None:
 
 def show_report(console: Console, report: Report) -> None:
     """Print every number, then what they mean in sentences."""
-    for table in (_speed_table(report), _curve_table(report)):
+    for table in (_speed_table(report), _loop_table(report), _curve_table(report), _drafter_table(report)):
         console.print(table)
         console.print()
     for sentence in sentences(report):
@@ -68,21 +68,40 @@ def _speed_table(report: Report) -> Table:
             _number(result.in_engine.acceptance, ".2f"),
             _number(result.in_engine.tok_s.value, ".1f"),
             _interval(result.in_engine.multiplier),
-            _number(result.shadow.predicted, ".2f"),
-            _number(result.identical_share, ".0%"),
+            _number(result.shadow.in_engine.at_k, ".2f"),
+            _number(result.in_engine.identical_share, ".0%"),
             _number(result.looping_share, ".0%"),
         )
     return table
 
 
+def _loop_table(report: Report) -> Table:
+    table = _table("The same with prod carried out by gateway_loop")
+    table.add_column("workload")
+    for column in ("n", "tok/s", "multiplier (95 %)", "accept.", "predicted", "identical"):
+        table.add_column(column, justify="right")
+    for result in report.workloads.values():
+        found = result.gateway_loop
+        table.add_row(
+            result.workload,
+            f"{found.multiplier.n_spec}/{result.prompts}",
+            _number(found.tok_s.value, ".1f"),
+            _interval(found.multiplier),
+            _number(found.acceptance, ".2f"),
+            _number(result.shadow.gateway_loop.at_k, ".2f"),
+            _number(found.identical_share, ".0%"),
+        )
+    return table
+
+
 def _curve_table(report: Report) -> Table:
-    table = _table("Predicted multiplier by K, from shadow; below it, measured")
+    table = _table("Multiplier by K inside the engine: predicted from shadow, and below it measured")
     table.add_column("workload")
     results = list(report.workloads.values())
-    for k in results[0].shadow.k_curve:
+    for k in results[0].shadow.in_engine.by_k:
         table.add_column(f"K={k}", justify="right")
     for result in results:
-        curve, best = result.shadow.k_curve, result.shadow.best_k
+        curve, best = result.shadow.in_engine.by_k, result.shadow.in_engine.best_k
         table.add_row(
             result.workload,
             *(Text(_number(value, ".2f"), style="bold" if k == best else "") for k, value in curve.items()),
@@ -90,6 +109,27 @@ def _curve_table(report: Report) -> Table:
         measured = result.measured_curve
         table.add_row("", *(_number(measured[k].value, ".2f") if k in measured else "" for k in curve))
     return table
+
+
+def _drafter_table(report: Report) -> Table:
+    table = _table("Drafters replayed on the same answers, and what their best K is predicted to gain")
+    for column in ("workload", "drafter"):
+        table.add_column(column)
+    for column in ("would-be accept.", "in_engine", "gateway_loop"):
+        table.add_column(column, justify="right")
+    for result in report.workloads.values():
+        for name, found in result.drafters.items():
+            acceptance = _number(found.acceptance, ".2f")
+            table.add_row(
+                result.workload, name, acceptance, _best(found.in_engine), _best(found.gateway_loop)
+            )
+    return table
+
+
+def _best(predicted: Predicted) -> str:
+    if predicted.at_k is None:
+        return _ABSENT
+    return "no gain" if predicted.best is None else f"{predicted.best:.2f} (K={predicted.best_k})"
 
 
 def _table(title: str) -> Table:

@@ -84,6 +84,8 @@ class Executed:
     Attributes:
         acceptance: Accepted over proposed drafts.
         by_position: i-th entry = steps that accepted at least i+1 drafts, over all steps.
+        identical_share: Prompts whose answer equals the off answer, ties included.
+        tie_share: Prompts whose answer parts from it where the target is undecided.
         not_speculated: Why answers were not speculated, counted; "no record" where there is none.
         reasons: Why a number is None.
     """
@@ -92,8 +94,36 @@ class Executed:
     multiplier: Multiplier
     acceptance: float | None
     by_position: tuple[float, ...]
+    identical_share: float
+    tie_share: float
     not_speculated: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What one executor would make of one drafter's drafts, the time of drafting included.
+
+    Attributes:
+        at_k: Multiplier for the K of prod.
+        by_k: The same for each K.
+        reason: Why `at_k` is None.
+    """
+
+    at_k: float | None
+    by_k: Mapping[int, float | None]
+    reason: str | None = None
+
+    @property
+    def best_k(self) -> int | None:
+        """The K with the highest multiplier, if any is above 1."""
+        above = {k: value for k, value in self.by_k.items() if value is not None and value > 1}
+        return max(above, key=lambda k: above[k]) if above else None
+
+    @property
+    def best(self) -> float | None:
+        """The multiplier at the best K."""
+        return None if self.best_k is None else self.by_k[self.best_k]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,28 +131,25 @@ class Drafted:
     """What one drafter would have done with the answers that shadow saw.
 
     Attributes:
-        acceptance: Accepted over proposed drafts, over `steps` steps.
-        k_curve: Predicted multiplier for each K, the drafter's own time included.
-        predicted: The same for the K of prod.
-        reasons: Why a number is None.
+        acceptance: Accepted over proposed drafts, over `steps` steps, for the K of prod.
+        predicted: By executor; in_engine and gateway_loop.
+        not_replayed: Why answers were not replayed for it, counted.
     """
 
     acceptance: float | None
     steps: int | None
-    predicted: float | None
-    k_curve: Mapping[int, float | None]
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    predicted: Mapping[str, Predicted]
+    not_replayed: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def best_k(self) -> int | None:
-        """The K with the highest predicted multiplier, if any is above 1."""
-        above = {k: value for k, value in self.k_curve.items() if value is not None and value > 1}
-        return max(above, key=lambda k: above[k]) if above else None
+    def in_engine(self) -> Predicted:
+        """What the engine itself would make of it."""
+        return self.predicted["in_engine"]
 
     @property
-    def best(self) -> float | None:
-        """The predicted multiplier at the best K."""
-        return None if self.best_k is None else self.k_curve[self.best_k]
+    def gateway_loop(self) -> Predicted:
+        """What the gateway's loop would make of it, with the drafter in the draft runner."""
+        return self.predicted["gateway_loop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +158,12 @@ class WorkloadResult:
 
     Attributes:
         prompts: Prompts asked. counted: those whose answers do not loop.
-        executed: What prod gave, by executor; in_engine always.
+        executed: What prod gave, by executor; in_engine and gateway_loop.
         shadow: What the policy's drafter would have done. would_by_position: as in Executed.
         drafters: The same for every drafter that was replayed, the policy's among them.
         prediction_test: Shadow's prediction held against the measured multiplier.
         measured_curve: Multiplier of in_engine by K, for each K that some prompts were asked with.
-        identical_share: Prompts whose prod answer equals the off answer, ties included.
-        tie_share: Prompts whose prod answer parts from it where the target is undecided.
-        plain_identical_share: As identical_share, for two plain runs: what noise alone does.
+        plain_identical_share: As Executed.identical_share, for two plain runs: what noise alone does.
         not_replayed: Why shadow answers were not measured, counted; "no record" where there is none.
     """
 
@@ -152,8 +177,6 @@ class WorkloadResult:
     drafters: Mapping[str, Drafted]
     prediction_test: PredictionTest
     measured_curve: Mapping[int, Multiplier]
-    identical_share: float
-    tie_share: float
     plain_identical_share: float
     looping_share: float
     not_replayed: Mapping[str, int] = field(default_factory=dict)
@@ -164,9 +187,15 @@ class WorkloadResult:
         return self.executed["in_engine"]
 
     @property
+    def gateway_loop(self) -> Executed:
+        """Prod as the gateway's own loop carries it out."""
+        return self.executed["gateway_loop"]
+
+    @property
     def best_drafter(self) -> str | None:
-        """The drafter whose best K is predicted to gain most, if any gains."""
-        gains = {name: found.best for name, found in self.drafters.items() if found.best is not None}
+        """The drafter whose best K is predicted to gain most inside the engine, if any gains."""
+        bests = {name: found.in_engine.best for name, found in self.drafters.items()}
+        gains = {name: best for name, best in bests.items() if best is not None}
         return max(gains, key=lambda name: gains[name]) if gains else None
 
 
@@ -206,26 +235,46 @@ def _workload(result: WorkloadResult) -> dict[str, Any]:
         "prod_tok_s": in_engine.tok_s.value,
         "prod_tok_s_interval": _interval(in_engine.tok_s),
         "multiplier": _multiplier(in_engine.multiplier),
-        "predicted_multiplier": shadow.predicted,
+        "predicted_multiplier": shadow.in_engine.at_k,
         "prediction_test": asdict(result.prediction_test),
-        "identical_share": result.identical_share,
-        "tie_share": result.tie_share,
+        "identical_share": in_engine.identical_share,
+        "tie_share": in_engine.tie_share,
         "plain_identical_share": result.plain_identical_share,
         "looping_share": result.looping_share,
-        "k_curve": _by_k(shadow.k_curve),
+        "k_curve": _by_k(shadow.in_engine.by_k),
         "measured_k_curve": _by_k({k: _multiplier(found) for k, found in result.measured_curve.items()}),
         "drafters": {name: _drafted(found) for name, found in result.drafters.items()},
         "best_drafter": result.best_drafter,
         "not_replayed": dict(result.not_replayed),
         "not_speculated": dict(in_engine.not_speculated),
-        "reasons": {
-            **in_engine.reasons,
-            **{_SHADOW_NAMES[name]: reason for name, reason in shadow.reasons.items()},
-        },
+        "reasons": _reasons(result),
+        "gateway_loop": _executed(result.gateway_loop),
     }
 
 
-_SHADOW_NAMES = {"acceptance": "would_acceptance", "predicted": "predicted_multiplier"}
+def _reasons(result: WorkloadResult) -> dict[str, str]:
+    reasons = dict(result.in_engine.reasons)
+    if (reason := result.shadow.in_engine.reason) is not None:
+        reasons["predicted_multiplier"] = reason
+    if result.shadow.acceptance is None:
+        reasons["would_acceptance"] = (
+            "nothing was drafted" if result.shadow.steps else "no answer was replayed"
+        )
+    return reasons
+
+
+def _executed(found: Executed) -> dict[str, Any]:
+    return {
+        "tok_s": found.tok_s.value,
+        "tok_s_interval": _interval(found.tok_s),
+        "multiplier": _multiplier(found.multiplier),
+        "acceptance": found.acceptance,
+        "acceptance_by_position": list(found.by_position),
+        "identical_share": found.identical_share,
+        "tie_share": found.tie_share,
+        "not_speculated": dict(found.not_speculated),
+        "reasons": dict(found.reasons),
+    }
 
 
 def _multiplier(multiplier: Multiplier) -> dict[str, Any]:
@@ -235,10 +284,18 @@ def _multiplier(multiplier: Multiplier) -> dict[str, Any]:
 def _drafted(found: Drafted) -> dict[str, Any]:
     return {
         "acceptance": found.acceptance,
-        "predicted_multiplier": found.predicted,
+        **_predicted(found.in_engine),
+        "gateway_loop": _predicted(found.gateway_loop),
+        "not_replayed": dict(found.not_replayed),
+    }
+
+
+def _predicted(found: Predicted) -> dict[str, Any]:
+    return {
+        "predicted_multiplier": found.at_k,
         "best_k": found.best_k,
-        "k_curve": _by_k(found.k_curve),
-        "reasons": dict(found.reasons),
+        "k_curve": _by_k(found.by_k),
+        "reason": found.reason,
     }
 
 

@@ -9,13 +9,15 @@ from itertools import chain, zip_longest
 from random import Random
 from typing import Any
 
+from gateway.demo.calibrate import Costs
 from gateway.demo.client import Answer
 from gateway.demo.measure import EXECUTORS, OTHER_KS, Trial, Way
-from gateway.demo.records import PassesByDrafts, Replay, Stage
+from gateway.demo.records import Replay, Stage
 from gateway.demo.report import (
     Drafted,
     Executed,
     Multiplier,
+    Predicted,
     PredictionTest,
     Rate,
     Report,
@@ -35,6 +37,9 @@ _GOAL_WORKLOADS = ("code", "rag")
 _PREDICTION_TOLERANCE = 0.15
 
 
+_NOT_MEASURED = Costs(plain_seconds=None, pass_seconds={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that a run has gathered.
@@ -43,7 +48,7 @@ class Evidence:
         stages: Request id to the stage record it left; requests without one are absent.
         undecided: Request id of an answer that parts from the off answer to the target's two best
             log-probabilities at that place.
-        pass_seconds: Measured seconds of a pass by its width.
+        costs: What passes take, by executor and drafter; those that were not measured are absent.
         max_tokens: Longest answer that was asked for.
         drafter: What prod drafts with.
         k: Draft tokens per step in prod.
@@ -53,7 +58,7 @@ class Evidence:
     trials: Sequence[Trial]
     stages: Mapping[str, Stage]
     undecided: Mapping[str, Sequence[float]]
-    pass_seconds: Mapping[int, float]
+    costs: Mapping[str, Mapping[str, Costs]]
     max_tokens: int
     drafter: str
     k: int
@@ -77,11 +82,11 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
     trials = [trial for trial in evidence.trials if trial.prompt.workload == name]
     counted = [trial for trial in trials if not trial.looping]
     replayed = _replayed(evidence, counted)
-    names = dict.fromkeys(chain([evidence.drafter], *(stage.replays for stage in replayed)))
+    named = (chain(stage.replays, stage.not_replayed) for stage in replayed)
+    names = dict.fromkeys(chain([evidence.drafter], *named))
     drafters = {drafter: _drafted(drafter, replayed, evidence) for drafter in names}
-    prod = [_likeness(evidence, trial, Way.PROD) for trial in trials]
-    plain = [_likeness(evidence, trial, Way.SHADOW) for trial in trials]
     executed = {name: _executed(way, trials, evidence, rng) for name, way in EXECUTORS.items()}
+    plain = [_likeness(evidence, trial, Way.SHADOW) for trial in trials]
     return WorkloadResult(
         workload=name,
         prompts=len(trials),
@@ -93,8 +98,6 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
         drafters=drafters,
         prediction_test=_prediction_test(evidence, counted),
         measured_curve=_measured_curve(executed["in_engine"], counted, evidence, rng),
-        identical_share=1 - _share(prod, Likeness.DIFFERENT),
-        tie_share=_share(prod, Likeness.TIE),
         plain_identical_share=1 - _share(plain, Likeness.DIFFERENT),
         looping_share=1 - len(counted) / len(trials),
         not_replayed=_absences(evidence, (trial.shadow for trial in trials), "would_speculate"),
@@ -105,6 +108,7 @@ def _executed(way: Way, trials: Sequence[Trial], evidence: Evidence, rng: Random
     counted = [trial for trial in trials if not trial.looping]
     speculated = _stages(evidence, (trial.answers[way] for trial in counted), "speculate")
     pairs = _pairs(evidence, counted, way)
+    likenesses = [_likeness(evidence, trial, way) for trial in trials]
     multiplier = _multiplier(pairs, rng)
     reasons = {}
     if multiplier.value is None:
@@ -120,6 +124,8 @@ def _executed(way: Way, trials: Sequence[Trial], evidence: Evidence, rng: Random
         multiplier=multiplier,
         acceptance=acceptance,
         by_position=_by_position(speculated),
+        identical_share=1 - _share(likenesses, Likeness.DIFFERENT),
+        tie_share=_share(likenesses, Likeness.TIE),
         not_speculated=_absences(evidence, (trial.answers[way] for trial in trials), "speculate"),
         reasons=reasons,
     )
@@ -127,35 +133,35 @@ def _executed(way: Way, trials: Sequence[Trial], evidence: Evidence, rng: Random
 
 def _drafted(drafter: str, stages: Sequence[Stage], evidence: Evidence) -> Drafted:
     """What `drafter` would have done with the answers of these shadow records."""
-    stages = [stage for stage in stages if drafter in stage.replays]
-    replays = [stage.replays[drafter] for stage in stages]
-    curve = {k: _predicted(drafter, stages, k, evidence) for k in sorted({*CURVE_KS, evidence.k})}
-    acceptance, predicted = _acceptance(replays), curve[evidence.k]
-    reasons = {}
-    if predicted.reason is not None:
-        reasons["predicted"] = predicted.reason
-    if acceptance is None:
-        reasons["acceptance"] = "nothing was drafted" if replays else "no answer was replayed"
+    replays = [stage.replays[drafter] for stage in stages if drafter in stage.replays]
     return Drafted(
-        acceptance=acceptance,
+        acceptance=_acceptance(replays),
         steps=sum(replay.steps for replay in replays) if replays else None,
-        predicted=predicted.value,
-        k_curve={k: curve[k].value for k in CURVE_KS},
-        reasons=reasons,
+        predicted={name: _predicted(drafter, stages, name, evidence) for name in EXECUTORS},
+        not_replayed=Counter(
+            stage.not_replayed[drafter] for stage in stages if drafter in stage.not_replayed
+        ),
     )
 
 
-def _predicted(drafter: str, stages: Iterable[Stage], k: int, evidence: Evidence) -> Prediction:
+def _predicted(drafter: str, stages: Sequence[Stage], executor: str, evidence: Evidence) -> Predicted:
+    costs = evidence.costs.get(executor, {}).get(drafter, _NOT_MEASURED)
+    curve = {k: _prediction(drafter, stages, k, costs) for k in sorted({*CURVE_KS, evidence.k})}
+    return Predicted(
+        at_k=curve[evidence.k].value,
+        by_k={k: curve[k].value for k in CURVE_KS},
+        reason=curve[evidence.k].reason,
+    )
+
+
+def _prediction(drafter: str, stages: Iterable[Stage], k: int, costs: Costs) -> Prediction:
     passes: Counter[int] = Counter()
     tokens = 0
     for stage in stages:
-        passes.update(_passes(stage, drafter, k))
-        tokens += stage.decode_tokens
-    return predicted_multiplier(tokens, passes, evidence.pass_seconds)
-
-
-def _passes(stage: Stage, drafter: str, k: int) -> PassesByDrafts:
-    return stage.replays[drafter].passes_by_drafts.get(k, {})
+        if drafter in stage.replays:
+            passes.update(stage.replays[drafter].passes_by_drafts.get(k, {}))
+            tokens += stage.decode_tokens
+    return predicted_multiplier(tokens, passes, costs.pass_seconds, costs.plain_seconds)
 
 
 def _measured_curve(
@@ -175,7 +181,7 @@ def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> Prediction
     compared = alike if enough else counted
     pairs = _pairs(evidence, compared, Way.PROD)
     return PredictionTest(
-        predicted=_drafted(evidence.drafter, _replayed(evidence, compared), evidence).predicted,
+        predicted=_predicted(evidence.drafter, _replayed(evidence, compared), "in_engine", evidence).at_k,
         measured=paired_ratio(pairs) if len(pairs) >= MINIMUM_PAIRS else None,
         prompts=len(compared),
         same_answers=enough,
@@ -184,11 +190,17 @@ def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> Prediction
 
 def _pairs(evidence: Evidence, trials: Iterable[Trial], way: Way) -> list[tuple[Speed, Speed]]:
     """The speculated speed beside off's, for each prompt that was speculated."""
-    return [
-        (trial.answers[way].speed, trial.off.speed)
-        for trial in trials
-        if _is(evidence.stages.get(trial.answers[way].request_id), "speculate")
-    ]
+    pairs = []
+    for trial in trials:
+        stage = evidence.stages.get(trial.answers[way].request_id)
+        if stage is not None and stage.action == "speculate":
+            pairs.append((_speed(trial.answers[way], stage), trial.off.speed))
+    return pairs
+
+
+def _speed(answer: Answer, stage: Stage) -> Speed:
+    """By the engine's clock; where many calls made one answer, by the gateway's."""
+    return answer.speed if answer.decode_seconds else (stage.decode_tokens, stage.decode_seconds)
 
 
 def _is(stage: Stage | None, action: str) -> bool:
@@ -264,7 +276,10 @@ def _checks(evidence: Evidence, results: Mapping[str, WorkloadResult]) -> dict[s
     checks["every_answer_has_its_record"] = not any(
         _NO_RECORD in reasons
         for result in results.values()
-        for reasons in (result.not_replayed, result.in_engine.not_speculated)
+        for reasons in (
+            result.not_replayed,
+            *(executed.not_speculated for executed in result.executed.values()),
+        )
     )
     checks["off_leaves_no_record"] = not any(
         trial.off.request_id in evidence.stages for trial in evidence.trials

@@ -60,5 +60,8 @@ def _machine(evidence: Evidence, *, dtype: str, seconds: float) -> dict[str, obj
         "max_tokens": evidence.max_tokens,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds),
-        "pass_seconds": {str(width): taken for width, taken in evidence.pass_seconds.items()},
+        "pass_seconds": {
+            drafter: {str(width): seconds for width, seconds in costs.pass_seconds.items()}
+            for drafter, costs in evidence.costs["in_engine"].items()
+        },
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.demo.report import Executed, Report, Verdict, WorkloadResult
+from gateway.demo.report import Executed, Predicted, Report, Verdict, WorkloadResult
 
 
 def sentences(report: Report) -> list[str]:
@@ -20,9 +20,10 @@ def sentences(report: Report) -> list[str]:
 
 
 def verdict_sentences(report: Report) -> list[str]:
-    """Whether prod pays for each workload, and what shadow advises."""
+    """Whether prod pays for each workload, by every executor, and what shadow advises."""
     return [
-        f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)}"
+        f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)} "
+        f"By gateway_loop: {_verdict(result.gateway_loop)}."
         for result in report.workloads.values()
     ]
 
@@ -30,20 +31,6 @@ def verdict_sentences(report: Report) -> list[str]:
 def drafter_sentences(report: Report) -> list[str]:
     """Which drafter is predicted to gain most, for each workload with several to choose from."""
     return [_best_drafter(result) for result in report.workloads.values() if len(result.drafters) > 1]
-
-
-def _best_drafter(result: WorkloadResult) -> str:
-    name = result.best_drafter
-    if name is None:
-        return f"{result.workload}: no drafter is predicted to gain."
-    best = result.drafters[name]
-    gain = f"{best.best:.2f}x at K={best.best_k}"
-    others = ", ".join(
-        f"{other} {'no gain' if found.best is None else f'{found.best:.2f}x'}"
-        for other, found in result.drafters.items()
-        if other != name
-    )
-    return f"{result.workload}: best drafter {name}, {gain} predicted ({others})."
 
 
 def absence_sentences(report: Report) -> list[str]:
@@ -81,19 +68,39 @@ def _verdict(executed: Executed) -> str:
 
 
 def _advice(result: WorkloadResult) -> str:
-    shadow = result.shadow
-    if shadow.predicted is None:
-        return f" Nothing is predicted: {shadow.reasons['predicted']}."
-    if shadow.best is None:
+    predicted = result.shadow.in_engine
+    if predicted.at_k is None:
+        return f" Nothing is predicted: {predicted.reason}."
+    if predicted.best is None:
         return " Shadow predicts no gain for any K."
-    return f" Shadow predicts most from K={shadow.best_k} ({shadow.best:.2f}x)."
+    return f" Shadow predicts most from K={predicted.best_k} ({predicted.best:.2f}x)."
+
+
+def _best_drafter(result: WorkloadResult) -> str:
+    gains = {name: found.in_engine for name, found in result.drafters.items()}
+    name = result.best_drafter
+    if name is None:
+        return f"{result.workload}: no drafter is predicted to gain."
+    others = ", ".join(f"{other} {_gain(found)}" for other, found in gains.items() if other != name)
+    best = f"{_gain(gains[name])} at K={gains[name].best_k}"
+    return f"{result.workload}: best drafter {name}, {best} predicted ({others})."
+
+
+def _gain(predicted: Predicted) -> str:
+    if predicted.at_k is None:
+        return "not measured"
+    return "no gain" if predicted.best is None else f"{predicted.best:.2f}x"
 
 
 def _absences(result: WorkloadResult) -> Iterator[str]:
     if result.not_replayed:
         yield _absence(result, result.not_replayed, "shadow", "replayed")
-    if result.in_engine.not_speculated:
-        yield _absence(result, result.in_engine.not_speculated, "prod", "speculated")
+    for name, found in result.executed.items():
+        if found.not_speculated:
+            yield _absence(result, found.not_speculated, f"prod ({name})", "speculated")
+    for name, drafted in result.drafters.items():
+        if drafted.not_replayed:
+            yield _absence(result, drafted.not_replayed, "shadow", f"replayed for {name}")
 
 
 def _absence(result: WorkloadResult, reasons: Mapping[str, int], mode: str, done: str) -> str:

@@ -15,18 +15,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.cli.client import GatewayClient
-from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_costs
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
-from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure
+from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure, with_ids
 from gateway.demo.pace import CALIBRATION_TOKENS, Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
 from gateway.demo.render import show_backend
 from gateway.demo.results import Evidence
-from gateway.demo.setup import register_backend, runner_joined
+from gateway.demo.setup import BACKEND_NAME, register_backend, runner_joined
 from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
+from gateway.policy.model import DRAFTERS
 
 _RECORDS_WITHIN_S = 20.0
 _BACKEND_TIMEOUT_S = 120.0
@@ -66,17 +67,21 @@ class Session:
             calibration = self._calibration(progress, pace.calibration_rounds)
             calibration.warm_up()
             calibration.add_round()
-            max_tokens = pace.answer_tokens(asked, calibration.pass_seconds[1])
+            max_tokens = pace.answer_tokens(asked, calibration.costs(drafter).pass_seconds[1])
             ask = self._asking(progress, max_tokens, len(asked))
             trials: list[Trial] = []
             for block in _blocks(prompts, pace.calibration_rounds - 1):
-                trials += measure(block, ask, ways=ways.__getitem__, first=len(trials))
+                asked_of_block = measure(block, ask, ways=ways.__getitem__, first=len(trials))
+                trials += [with_ids(trial, self._tokenize) for trial in asked_of_block]
                 calibration.add_round()
         return Evidence(
             trials=trials,
             stages=self._stages(trials),
             undecided=undecided(trials, model=self.model, complete=self._complete),
-            pass_seconds=calibration.pass_seconds,
+            costs={
+                "in_engine": {name: calibration.costs(name) for name in DRAFTERS},
+                "gateway_loop": self._loop_costs(),
+            },
             max_tokens=max_tokens,
             drafter=drafter,
             k=k,
@@ -109,6 +114,8 @@ class Session:
                 request_id=f"demo-{way}-{prompt.workload}-{prompt.name}",
                 workload=prompt.workload,
                 max_tokens=max_tokens,
+                # Of a request that asks for more than OpenAI's fields, the loop keeps its hands off.
+                plain_fields=way is Way.LOOP,
             )
             progress.advance(task)
             return answer
@@ -138,6 +145,16 @@ class Session:
     def _find_stage(self, request_id: str) -> Mapping[str, Any] | None:
         stages: list[Mapping[str, Any]] = self.rest.get("/admin/v1/stages", request_id=request_id)["stages"]
         return stages[0] if stages else None
+
+    def _tokenize(self, text: str) -> list[int]:
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        ids: list[int] = self._fetch("/tokenize", body).json()["tokens"]
+        return ids
+
+    def _loop_costs(self) -> dict[str, Costs]:
+        """What the gateway has measured of its loop, by drafter."""
+        backend = self.rest.get(f"/admin/v1/backends/{BACKEND_NAME}")
+        return {found["drafter"]: loop_costs(found) for found in backend["calibrations"]}
 
     def _complete(self, body: dict[str, Any]) -> Mapping[str, Any]:
         reply: Mapping[str, Any] = self._fetch("/v1/completions", body).json()

@@ -13,7 +13,12 @@ from gateway.demo.sentences import sentences
 from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial
 
 WORKLOADS = ("code", "rag", "summarise", "chat", "creative")
-MACHINE = {"cpu": "Abacus <3>", "k": 5, "date": "2026-11-30", "pass_seconds": {"1": 0.07}}
+MACHINE = {
+    "cpu": "Abacus <3>",
+    "k": 5,
+    "date": "2026-11-30",
+    "pass_seconds": {"ngram": {"1": 0.07, "6": 0.09}, "suffix": {"1": 0.07}},
+}
 
 
 class Page(HTMLParser):
@@ -92,7 +97,8 @@ def test_the_page_has_every_sentence(report: Report, page: Page) -> None:
 def test_speeds_and_multipliers_stand_as_numbers_too(page: Page) -> None:
     assert [
         *("code", "6 of 6", "20.0 (20.0 to 20.0)"),
-        *("40.0 (40.0 to 40.0)", "2.00 (2.00 to 2.00)"),
+        *("40.0 (40.0 to 40.0)", "2.00 (2.00 to 2.00)", "100%"),
+        *("32.0 (32.0 to 32.0)", "1.60 (1.60 to 1.60)", "100%"),
     ] in page.rows
 
 
@@ -110,10 +116,8 @@ def test_the_measured_k_curve_shows_its_sample_sizes(page: Page) -> None:
 
 
 def test_drafters_stand_side_by_side(page: Page) -> None:
-    assert [row[:3] for row in page.rows if row[0] == "chat" and row[1] in ("ngram", "suffix")] == [
-        ["chat", "ngram", "0.80"],
-        ["chat", "suffix", "0.60"],
-    ]
+    assert ["chat", "ngram", "0.80", "1.98", "2.00 (K=1)", "-"] in page.rows
+    assert ["chat", "suffix", "0.60", "1.98", "2.00 (K=1)", "-"] in page.rows
 
 
 def test_every_plot_is_said_in_words(page: Page) -> None:
@@ -124,7 +128,9 @@ def test_every_plot_is_said_in_words(page: Page) -> None:
 def test_where_and_how_it_was_made_is_shown_as_text(page: Page) -> None:
     assert "ace demo --html FILE" in page.text
     assert ["cpu", "Abacus <3>"] in page.rows
-    assert ["seconds of a pass of 1", "0.0700"] in page.rows
+    assert ["ms of a pass", "1 tokens", "6 tokens"] in page.rows
+    assert ["ngram", "70.0", "90.0"] in page.rows
+    assert ["suffix", "70.0", "-"] in page.rows
 
 
 def test_ids_are_unique_on_the_page(html: str) -> None:
@@ -144,7 +150,7 @@ def test_every_colour_has_a_light_and_a_dark_shade(html: str) -> None:
 def test_a_demo_in_which_nothing_could_be_measured_still_makes_a_page() -> None:
     page = Page(page_of(report_of([trial()], stages={}, pass_seconds={}), command="ace demo"))
 
-    assert ["code", "1 of 1", "20.0 (20.0 to 20.0)", "-", "-"] in page.rows
+    assert ["code", "1 of 1", "20.0 (20.0 to 20.0)", "-", "-", "100%", "-", "-", "100%"] in page.rows
     assert "1 of 1 shadow answers were not replayed (no record 1)" in page.text
 
 

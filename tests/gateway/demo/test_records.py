@@ -16,6 +16,7 @@ SHADOW: dict[str, Any] = {
     "accepted_tokens": 12,
     "accepted_by_position": [5, 4, 2, 1, 0],
     "decode_tokens": 40,
+    "decode_seconds": 2.5,
     "k_curve": {"5": {"passes": 28, "passes_by_drafts": {"0": 21, "5": 7}}},
     "compared": {
         "suffix": {
@@ -23,7 +24,8 @@ SHADOW: dict[str, Any] = {
             "draft_tokens": 20,
             "accepted_tokens": 15,
             "curve": {"5": {"passes": 25, "passes_by_drafts": {"0": 16, "3": 9}}},
-        }
+        },
+        "draft_model": {"reason": "runner_unavailable"},
     },
 }
 SKIPPED = dict.fromkeys(SHADOW) | {"request_id": "r2", "action": "skip", "reason": "queue_full"}
@@ -44,6 +46,7 @@ def test_other_drafters_replays_are_read_beside_it() -> None:
 
     assert set(stage.replays) == {"ngram", "suffix"}
     assert stage.replays["suffix"].passes_by_drafts == {5: {0: 16, 3: 9}}
+    assert stage.not_replayed == {"draft_model": "runner_unavailable"}
     assert set(read_stage(SHADOW | {"compared": None}).replays) == {"ngram"}
 
 

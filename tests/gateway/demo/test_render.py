@@ -3,10 +3,11 @@ from random import Random
 
 from rich.console import Console
 
+from gateway.demo.calibrate import Costs
 from gateway.demo.render import show_backend, show_report
 from gateway.demo.report import Report
 from gateway.demo.results import Evidence, make_report
-from tests.fakes.trials import evidence, trial
+from tests.fakes.trials import evidence, replay, replayed, stages_of, trial
 
 
 def report_of(found: Evidence) -> Report:
@@ -37,8 +38,28 @@ def test_the_tables_fit_a_narrow_terminal_without_losing_a_number() -> None:
 def test_what_was_not_measured_is_a_dash() -> None:
     text = printed(report_of(evidence([trial()], stages={}, pass_seconds={})))
 
-    (row,) = [line for line in text.splitlines() if line.startswith("code") and "1/1" in line]
-    assert row.split() == ["code", "1/1", "20.0", "-", "-", "-", "-", "-", "100%", "0%"]
+    rows = [line.split() for line in text.splitlines() if line.startswith("code ")]
+    assert rows == [
+        ["code", "1/1", "20.0", "-", "-", "-", "-", "-", "100%", "0%"],
+        ["code", "0/1", "-", "-", "-", "-", "100%"],
+        ["code", *"--------"],
+        ["code", "ngram", "-", "-", "-"],
+    ]
+
+
+def test_every_drafter_has_a_row() -> None:
+    trials = [trial(name=str(n)) for n in range(6)]
+    none_gains = replay(accepted_tokens=10, passes_by_drafts={k: {k: 41} for k in range(1, 9)})
+    stages = stages_of(trials) | {
+        one.shadow.request_id: replayed(compared={"draft_model": none_gains}) for one in trials
+    }
+    loop = {"ngram": Costs(plain_seconds=0.02, pass_seconds={1: 0.02, 9: 0.04})}
+
+    text = printed(report_of(evidence(trials, stages=stages, loop_costs=loop)))
+
+    rows = [line.split() for line in text.splitlines()]
+    assert ["code", "ngram", "0.80", "2.00", "(K=1)", "1.95", "(K=1)"] in rows
+    assert ["code", "draft_model", "0.50", "no", "gain", "-"] in rows
 
 
 def test_a_backend_is_shown_with_its_findings_and_executors() -> None:

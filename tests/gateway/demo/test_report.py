@@ -3,25 +3,25 @@ from random import Random
 
 import pytest
 
+from gateway.demo.calibrate import Costs
 from gateway.demo.measure import Way
-from gateway.demo.report import Drafted
+from gateway.demo.report import Predicted
 from gateway.demo.results import make_report
-from tests.fakes.trials import evidence, replay, replayed, stages_of, trial
+from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial
 
 
-def drafted(**curve: float | None) -> Drafted:
-    by_k = {int(k.removeprefix("k")): value for k, value in curve.items()}
-    return Drafted(acceptance=0.5, steps=4, predicted=1.0, k_curve=by_k)
+def predicted(**curve: float | None) -> Predicted:
+    return Predicted(at_k=1.0, by_k={int(k.removeprefix("k")): value for k, value in curve.items()})
 
 
 def test_the_best_k_is_the_one_that_is_predicted_to_gain_most() -> None:
-    found = drafted(k1=1.2, k2=1.4, k3=None)
+    found = predicted(k1=1.2, k2=1.4, k3=None)
 
     assert (found.best_k, found.best) == (2, 1.4)
 
 
 def test_no_k_is_best_where_none_gains() -> None:
-    found = drafted(k1=1.0, k2=0.9, k3=None)
+    found = predicted(k1=1.0, k2=0.9, k3=None)
 
     assert (found.best_k, found.best) == (None, None)
 
@@ -37,6 +37,8 @@ REQUIRED = {
     "identical_share",
     "looping_share",
     "k_curve",
+    "drafters",
+    "gateway_loop",
 }
 
 
@@ -76,3 +78,17 @@ def test_the_json_has_intervals_positions_the_measured_curve_and_every_drafter()
         "ngram": 0.8,
         "suffix": 0.5,
     }
+
+
+def test_the_json_has_what_the_loop_made_of_prod_and_would_make_of_every_drafter() -> None:
+    trials = [trial(name=name) for name in "ab"]
+    loop = Costs(plain_seconds=0.02, pass_seconds={1: 0.03, 9: 0.03})
+    stages = stages_of(trials) | {"loop-code-a": stage("bypass", reason="not_calibrated")}
+
+    found = evidence(trials, stages=stages, loop_costs={"ngram": loop})
+    numbers = make_report(found, {}, Random(1)).as_json()["workloads"]["code"]
+
+    assert numbers["gateway_loop"]["multiplier"]["value"] is None
+    assert numbers["gateway_loop"]["not_speculated"] == {"not_calibrated": 1}
+    assert "has 1" in numbers["gateway_loop"]["reasons"]["multiplier"]
+    assert numbers["drafters"]["ngram"]["gateway_loop"]["predicted_multiplier"] == pytest.approx(4 / 3)

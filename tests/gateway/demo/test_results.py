@@ -128,17 +128,17 @@ def test_drafters_are_compared_on_the_same_answers() -> None:
     assert set(result.drafters) == {"ngram", "suffix"}
     assert result.drafters["ngram"] == result.shadow
     assert (result.shadow.acceptance, result.drafters["suffix"].acceptance) == (0.8, 0.2)
-    assert result.drafters["suffix"].predicted == pytest.approx(40 * 0.0202 / (36 * 0.0212))
+    assert result.drafters["suffix"].in_engine.at_k == pytest.approx(40 * 0.0202 / (36 * 0.0212))
     assert result.best_drafter == "ngram"
 
 
 def test_the_curve_predicts_from_replayed_passes_and_measured_times() -> None:
     result = result_of(evidence(six(), pass_seconds={1: 0.02, 6: 0.03, 9: 0.03}))
 
-    assert result.shadow.predicted == pytest.approx(40 * 0.02 / (16 * 0.02 + 4 * 0.03))
-    assert result.shadow.k_curve[5] == result.shadow.predicted
-    assert set(result.shadow.k_curve) == set(range(1, 9))
-    assert result.shadow.best_k == 1
+    assert result.shadow.in_engine.at_k == pytest.approx(40 * 0.02 / (16 * 0.02 + 4 * 0.03))
+    assert result.shadow.in_engine.by_k[5] == result.shadow.in_engine.at_k
+    assert set(result.shadow.in_engine.by_k) == set(range(1, 9))
+    assert result.shadow.in_engine.best_k == 1
 
 
 def test_no_k_is_best_where_none_gains() -> None:
@@ -147,15 +147,15 @@ def test_no_k_is_best_where_none_gains() -> None:
         one.shadow.request_id: replayed(passes_by_drafts={k: {k: 30} for k in range(1, 9)}) for one in six()
     }
 
-    assert result_of(evidence(six(), stages=stages, pass_seconds=slow)).shadow.best_k is None
+    assert result_of(evidence(six(), stages=stages, pass_seconds=slow)).shadow.in_engine.best_k is None
 
 
 def test_without_pass_times_nothing_is_predicted_and_the_reason_is_kept() -> None:
     result = result_of(evidence(six(), pass_seconds={}))
 
-    assert result.shadow.predicted is None
-    assert set(result.shadow.k_curve.values()) == {None}
-    assert "measured: none" in result.shadow.reasons["predicted"]
+    assert result.shadow.in_engine.at_k is None
+    assert set(result.shadow.in_engine.by_k.values()) == {None}
+    assert "measured: none" in str(result.shadow.in_engine.reason)
 
 
 def test_a_draft_runner_that_died_costs_the_shadow_numbers_only() -> None:
@@ -166,8 +166,8 @@ def test_a_draft_runner_that_died_costs_the_shadow_numbers_only() -> None:
 
     result = result_of(evidence(trials, stages=stages))
 
-    assert (result.shadow.acceptance, result.shadow.steps, result.shadow.predicted) == (None, None, None)
-    assert result.shadow.reasons["acceptance"] == "no answer was replayed"
+    assert (result.shadow.acceptance, result.shadow.steps, result.shadow.in_engine.at_k) == (None, None, None)
+    assert result.shadow.steps is None
     assert result.not_replayed == {"runner_unavailable": 6}
     assert result.in_engine.multiplier.value == 2.0
 
@@ -190,7 +190,7 @@ def test_identical_counts_equal_answers_and_ties() -> None:
 
     result = result_of(evidence(trials, undecided=undecided))
 
-    assert (result.identical_share, result.tie_share) == (0.75, 0.25)
+    assert (result.in_engine.identical_share, result.in_engine.tie_share) == (0.75, 0.25)
     assert result.plain_identical_share == 1.0
 
 

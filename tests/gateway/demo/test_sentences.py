@@ -29,13 +29,15 @@ def test_sentences_count_what_was_not_measured_with_its_reasons() -> None:
     stages = stages_of(trials) | {
         "shadow-code-0": stage("skip", reason="runner_unavailable"),
         "shadow-code-1": stage("skip", reason="queue_full"),
+        "shadow-code-2": replayed(not_replayed={"suffix": "replay_failed"}),
         "prod-code-0": stage("bypass", reason="no_executor"),
     }
 
     said = sentences(report_of(evidence(trials, stages=stages)))
 
     assert "code: 2 of 6 shadow answers were not replayed (runner_unavailable 1, queue_full 1)." in said
-    assert "code: 1 of 6 prod answers were not speculated (no_executor 1)." in said
+    assert "code: 1 of 6 shadow answers were not replayed for suffix (replay_failed 1)." in said
+    assert "code: 1 of 6 prod (in_engine) answers were not speculated (no_executor 1)." in said
 
 
 def test_sentences_name_the_checks_that_did_not_hold() -> None:

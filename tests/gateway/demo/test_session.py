@@ -78,7 +78,7 @@ def test_what_was_replayed_before_equals_reality(report: Report) -> None:
 
 
 def test_every_pass_width_was_timed_so_that_every_k_is_predicted(report: Report) -> None:
-    assert None not in report.workloads["code"].shadow.k_curve.values()
+    assert None not in report.workloads["code"].shadow.in_engine.by_k.values()
 
 
 def test_other_ks_are_measured_beside_the_usual_one(report: Report) -> None:
