@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import httpx
+from click import ClickException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -61,6 +62,7 @@ class Session:
             k: Draft tokens per step there.
             exact: Whether the backend computes in float32.
         """
+        self._calibrate_loop()
         ways = ways_to_ask(prompts, pace.curve_prompts)
         asked = [way for prompt in prompts for way in ways[prompt]]
         with self._progress() as progress:
@@ -150,6 +152,14 @@ class Session:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         ids: list[int] = self._fetch("/tokenize", body).json()["tokens"]
         return ids
+
+    def _calibrate_loop(self) -> None:
+        """Have the gateway time its loop; without that it would not drive it."""
+        try:
+            with self.console.status("timing the gateway's loop"):
+                self.rest.post(f"/admin/v1/backends/{BACKEND_NAME}/calibrate")
+        except ClickException as error:
+            self.console.print(f"The loop cannot be timed, so it is not used: {error.message}", markup=False)
 
     def _loop_costs(self) -> dict[str, Costs]:
         """What the gateway has measured of its loop, by drafter."""
