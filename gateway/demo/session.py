@@ -159,7 +159,7 @@ class Session:
             with self.console.status("timing the gateway's loop"):
                 self.rest.post(f"/admin/v1/backends/{BACKEND_NAME}/calibrate")
         except ClickException as error:
-            self.console.print(f"The loop cannot be timed, so it is not used: {error.message}", markup=False)
+            self.console.print(f"The gateway's loop was not timed: {error.message}", markup=False)
 
     def _loop_costs(self) -> dict[str, Costs]:
         """What the gateway has measured of its loop, by drafter."""
