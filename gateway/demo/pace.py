@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from gateway.demo.measure import Way
 
-CALIBRATION_TOKENS = 32
-
-_SHORTEST_ANSWER = 20
+_SHORTEST_ANSWER = 18
 _PLAIN = frozenset({Way.OFF, Way.SHADOW})
 _PASSES_PER_SPECULATED_TOKEN = 0.8
 """Passes of plain length that a speculated token costs, over all workloads; the prefill included."""
@@ -24,6 +22,7 @@ class Pace:
         curve_prompts: How many of them are asked with other K too.
         max_tokens: Longest answer.
         calibration_rounds: How often pass times are measured for each K, evenly over the run.
+        calibration_tokens: Length of each answer that they are measured on.
         seconds: How long the answers may take in all; they are shortened to fit.
     """
 
@@ -31,6 +30,7 @@ class Pace:
     curve_prompts: int
     max_tokens: int
     calibration_rounds: int
+    calibration_tokens: int
     seconds: float
 
     def answer_tokens(self, asked: Iterable[Way], pass_seconds: float) -> int:
@@ -39,5 +39,19 @@ class Pace:
         return max(_SHORTEST_ANSWER, min(self.max_tokens, int(self.seconds / (passes * pass_seconds))))
 
 
-FULL = Pace(prompts=None, curve_prompts=3, max_tokens=112, calibration_rounds=3, seconds=360)
-QUICK = Pace(prompts=2, curve_prompts=0, max_tokens=48, calibration_rounds=2, seconds=40)
+FULL = Pace(
+    prompts=None,
+    curve_prompts=2,
+    max_tokens=112,
+    calibration_rounds=3,
+    calibration_tokens=32,
+    seconds=380,
+)
+QUICK = Pace(
+    prompts=2,
+    curve_prompts=0,
+    max_tokens=48,
+    calibration_rounds=1,
+    calibration_tokens=20,
+    seconds=35,
+)

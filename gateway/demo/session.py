@@ -20,7 +20,7 @@ from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
 from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure, with_ids
-from gateway.demo.pace import CALIBRATION_TOKENS, Pace
+from gateway.demo.pace import Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
 from gateway.demo.render import show_backend
@@ -66,16 +66,17 @@ class Session:
         ways = ways_to_ask(prompts, pace.curve_prompts)
         asked = [way for prompt in prompts for way in ways[prompt]]
         with self._progress() as progress:
-            calibration = self._calibration(progress, pace.calibration_rounds)
+            calibration = self._calibration(progress, pace)
             calibration.warm_up()
             calibration.add_round()
             max_tokens = pace.answer_tokens(asked, calibration.costs(drafter).pass_seconds[1])
             ask = self._asking(progress, max_tokens, len(asked))
             trials: list[Trial] = []
-            for block in _blocks(prompts, pace.calibration_rounds - 1):
+            for number, block in enumerate(_blocks(prompts, pace.calibration_rounds)):
+                if number:
+                    calibration.add_round()
                 asked_of_block = measure(block, ask, ways=ways.__getitem__, first=len(trials))
                 trials += [with_ids(trial, self._tokenize) for trial in asked_of_block]
-                calibration.add_round()
         return Evidence(
             trials=trials,
             stages=self._stages(trials),
@@ -90,16 +91,17 @@ class Session:
             exact=exact,
         )
 
-    def _calibration(self, progress: Progress, rounds: int) -> Calibration:
+    def _calibration(self, progress: Progress, pace: Pace) -> Calibration:
         prompt = calibration_prompt()
-        task = progress.add_task("pass times", total=1 + rounds * REQUESTS_PER_ROUND)
+        requests = 1 + pace.calibration_rounds * REQUESTS_PER_ROUND
+        task = progress.add_task("pass times", total=requests)
 
         def ask(arguments: dict[str, object]) -> None:
             self.direct.ask(
                 prompt.text,
                 request_id="demo-calibration",
                 workload=prompt.workload,
-                max_tokens=CALIBRATION_TOKENS,
+                max_tokens=pace.calibration_tokens,
                 extra_body={"vllm_xargs": arguments},
             )
             progress.advance(task)

@@ -25,7 +25,9 @@ from gateway.demo.stack import free_ports
 pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.slow]
 
 
-SHORT = Pace(prompts=2, curve_prompts=2, max_tokens=32, calibration_rounds=2, seconds=60)
+SHORT = Pace(
+    prompts=2, curve_prompts=2, max_tokens=32, calibration_rounds=2, calibration_tokens=32, seconds=60
+)
 
 
 class KillsBeforeItsSecondQuestion(ChatClient):
