@@ -15,7 +15,8 @@ INPUTS := pyproject.toml constraints.txt
 .PHONY: help demo serve test test-integration test-vllm test-fast check bench draft-model clean
 
 help:
-	@echo "make demo [JSON=FILE] [QUICK=1]  real speculation on this machine: off, shadow and prod, with a table"
+	@echo "make demo [QUICK=1]              real speculation on this machine: off, shadow and prod, with a table"
+	@echo "  JSON=FILE HTML=FILE            the same as JSON, and as one page with plots"
 	@echo "make serve                       the same stack kept running, with its URLs and a curl line"
 	@echo "make test                        every test but those of the next two"
 	@echo "make test-integration            the parts as processes, and a wheel: clients, kills, upgrades"
@@ -51,7 +52,7 @@ $(VLLM)/.installed: tests/vllm/install.py tests/vllm/constraints.txt
 	@touch $@
 
 demo: $(VENV)/.models
-	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(QUICK),--quick)
+	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(HTML),--html $(HTML)) $(if $(QUICK),--quick)
 
 serve: $(VENV)/.models
 	@$(VENV)/bin/ace demo --serve
