@@ -65,7 +65,10 @@ async def test_only_the_runner_token_joins_runners(control: ControlPlane) -> Non
             b'{"name": "a", "url": "http://a", "knid": "auto"}',
             "Did you mean 'kind'?",
         ),
-        (b'{"name": "a", "url": "http://a", "state": "up"}', "Allowed: credential, kind, name, tokenizer, url"),
+        (
+            b'{"name": "a", "url": "http://a", "state": "up"}',
+            "Allowed: credential, kind, name, tokenizer, url",
+        ),
     ],
 )
 async def test_a_body_that_is_not_taken_says_where_and_what_is_allowed(
