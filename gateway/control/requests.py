@@ -66,6 +66,14 @@ class NewKey(_Strict):
     tenant: str
 
 
+class AnnouncedDraftModel(_Strict):
+    """The draft model that a runner has loaded."""
+
+    name: str = Field(max_length=253)
+    fingerprint: str = Field(max_length=64)
+    vocabulary_size: int = Field(ge=1, lt=2**31)
+
+
 class RunnerJoin(_Strict):
     """A draft runner's word that it is there."""
 
@@ -73,6 +81,7 @@ class RunnerJoin(_Strict):
     node: str = Field(max_length=253)
     drafters: list[str] = Field(max_length=64)
     version: str = Field(max_length=64)
+    draft_model: AnnouncedDraftModel | None = None
 
 
 class StagesWanted(_Strict):

@@ -10,6 +10,7 @@ from fastapi.params import Depends as Dependency
 from gateway.control.requests import RunnerJoin, json_body, takes_body
 from gateway.control.views import RunnersView, RunnerView
 from gateway.fleet.runners import Runners
+from gateway.store.model import AnnouncedDraftModel
 
 JoinBody = Annotated[RunnerJoin, Depends(json_body(RunnerJoin))]
 
@@ -27,8 +28,13 @@ def runner_routes(runners: Runners, *, admins: list[Dependency], joiners: list[D
     @routes.post("/runner/v1/join", dependencies=joiners, openapi_extra=takes_body(RunnerJoin))
     async def join(body: JoinBody) -> RunnerView:
         """A draft runner says where it is; repeated every few seconds."""
+        loaded = body.draft_model
         runner = await runners.join(
-            url=body.url, node=body.node, drafters=body.drafters, version=body.version
+            url=body.url,
+            node=body.node,
+            drafters=body.drafters,
+            version=body.version,
+            draft_model=AnnouncedDraftModel(**loaded.model_dump()) if loaded else None,
         )
         return RunnerView.of(runner, live=True)
 

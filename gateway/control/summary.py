@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from random import Random
 from typing import Any
 
 from gateway.evidence.multiplier import MINIMUM_SAMPLE, Interval, Speed, bootstrap_multiplier
-from gateway.policy.model import Action, Mode
+from gateway.policy.model import DRAFTERS, Action, Mode
 from gateway.store.curves import Curve
 from gateway.store.model import ReasonCount, StageGroup
-from gateway.store.stages import StageRows, group_key
+from gateway.store.stages import GroupKey, StageRows, group_key
 
 NEWEST_SPEEDS = 100
 """Answers of each arm that a multiplier rests on at most; the newest, since load changes."""
@@ -28,12 +28,25 @@ async def summary_of(stages: StageRows) -> dict[str, Any]:
         StoreError: The store cannot be used now.
     """
     reasons, groups, curves = await stages.reasons(), await stages.groups(), await stages.curves()
+    compared: dict[str, dict[GroupKey, Curve]] = {
+        drafter: await stages.curves(compared=drafter) for drafter in DRAFTERS
+    }
     return {
         "requests": _counts(reasons),
-        "buckets": [await _bucket(stages, group, curves.get(group_key(group))) for group in groups],
+        "buckets": [
+            await _bucket(stages, group, curves.get(group_key(group)))
+            | {"compared": _of_group(group, compared)}
+            for group in groups
+        ],
         "shadow_skipped": _by_reason(reasons, Mode.SHADOW, Action.SKIP),
         "bypassed": _by_reason(reasons, Mode.PROD, Action.BYPASS),
     }
+
+
+def _of_group(group: StageGroup, compared: Mapping[str, Mapping[GroupKey, Curve]]) -> dict[str, Curve] | None:
+    """The curve of every further drafter that the group's answers were replayed for."""
+    key = group_key(group)
+    return {drafter: curves[key] for drafter, curves in compared.items() if key in curves} or None
 
 
 def _counts(reasons: Sequence[ReasonCount]) -> dict[str, dict[str, int]]:

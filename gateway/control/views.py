@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -155,12 +156,21 @@ class IssuedKeyView(BaseModel):
     prefix: str
 
 
+class DraftModelView(BaseModel):
+    """The draft model that a runner has loaded."""
+
+    name: str
+    fingerprint: str
+    vocabulary_size: int
+
+
 class RunnerView(BaseModel):
     """A draft runner that has joined."""
 
     url: str
     node: str
     drafters: list[str]
+    draft_model: DraftModelView | None
     version: str
     joined_at: float
     seen_at: float
@@ -173,6 +183,7 @@ class RunnerView(BaseModel):
             url=runner.url,
             node=runner.node,
             drafters=list(runner.drafters),
+            draft_model=DraftModelView(**asdict(runner.draft_model)) if runner.draft_model else None,
             version=runner.version,
             joined_at=runner.joined_at,
             seen_at=runner.seen_at,

@@ -20,13 +20,17 @@ class Answer:
     """What one request came back with.
 
     Attributes:
+        ids: Of the answer; empty where the server does not show them.
+        text: The answer.
         decode_tokens: Tokens after the first emission.
-        decode_seconds: From the first token to the last, by the engine's own clock.
+        decode_seconds: From the first token to the last, by the engine's own clock; 0 where no engine
+            saw the whole answer.
     """
 
     request_id: str
     prompt_ids: tuple[int, ...] = field(repr=False)
     ids: tuple[int, ...] = field(repr=False)
+    text: str = field(repr=False)
     decode_tokens: int
     decode_seconds: float
 
@@ -70,17 +74,27 @@ class ChatClient:
         workload: str,
         max_tokens: int,
         extra_body: dict[str, Any] | None = None,
+        plain_fields: bool = False,
     ) -> Answer:
         """Send one user message and read the answer of at most `max_tokens` to its end.
 
+        Args:
+            text: The message.
+            request_id: Names the request in every record.
+            workload: What it stands for.
+            max_tokens: Longest answer.
+            extra_body: Further request fields.
+            plain_fields: Ask for nothing beyond OpenAI's own fields, so for no token ids or times either.
+
         Raises:
-            DemoFailed: There was no complete answer, or one without token ids and engine times.
+            DemoFailed: There was no complete answer, or one without the token ids and times asked for.
         """
-        extra = {"return_token_ids": True, **(extra_body or {})}
+        extra = (extra_body or {}) | ({} if plain_fields else {"return_token_ids": True})
         stream = self._stream(text, request_id, workload, max_tokens, extra)
         try:
             with stream as chunks:
-                return read_answer(request_id, (chunk.model_dump() for chunk in chunks))
+                read = read_text if plain_fields else read_answer
+                return read(request_id, (chunk.model_dump() for chunk in chunks))
         except self._failures as error:
             raise DemoFailed(f"The answer to request {request_id} broke off: {error}") from error
 
@@ -103,30 +117,66 @@ class ChatClient:
 
 
 def read_answer(request_id: str, chunks: Iterable[Mapping[str, Any]]) -> Answer:
-    """Put a stream's chunks together.
+    """Put a stream's chunks together, with the engine's token ids and times.
 
     Raises:
         DemoFailed: The stream carries no token ids, or no usage chunk with the engine's times.
     """
-    prompt_ids: tuple[int, ...] = ()
-    ids: list[int] = []
-    usage: object = None
-    metrics: object = None
-    for chunk in chunks:
-        prompt_ids = tuple(chunk.get("prompt_token_ids") or prompt_ids)
-        for choice in chunk.get("choices") or ():
-            ids += choice.get("token_ids") or ()
-        usage, metrics = chunk.get("usage") or usage, chunk.get("metrics") or metrics
-    numbers = read_engine_metrics(usage, metrics)
-    if numbers.completion_tokens != len(ids) or not numbers.decode_tokens or not numbers.decode_seconds:
+    whole = _put_together(chunks)
+    numbers = read_engine_metrics(whole.usage, whole.metrics)
+    ids = len(whole.ids)
+    if numbers.completion_tokens != ids or not numbers.decode_tokens or not numbers.decode_seconds:
         raise DemoFailed(
-            f"The answer to request {request_id} cannot be measured: {len(ids)} token ids, "
+            f"The answer to request {request_id} cannot be measured: {ids} token ids, "
             f"{numbers.completion_tokens} tokens in its usage, decode seconds {numbers.decode_seconds}."
         )
     return Answer(
         request_id=request_id,
-        prompt_ids=prompt_ids,
-        ids=tuple(ids),
+        prompt_ids=whole.prompt_ids,
+        ids=tuple(whole.ids),
+        text="".join(whole.text),
         decode_tokens=numbers.decode_tokens,
         decode_seconds=numbers.decode_seconds,
     )
+
+
+def read_text(request_id: str, chunks: Iterable[Mapping[str, Any]]) -> Answer:
+    """Put a stream's text together; its ids and times are left to others.
+
+    Raises:
+        DemoFailed: The stream has no usage chunk.
+    """
+    whole = _put_together(chunks)
+    if not whole.usage:
+        raise DemoFailed(f"The answer to request {request_id} came without its usage.")
+    return Answer(
+        request_id=request_id,
+        prompt_ids=(),
+        ids=(),
+        text="".join(whole.text),
+        decode_tokens=0,
+        decode_seconds=0.0,
+    )
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A stream's chunks, put together."""
+
+    prompt_ids: tuple[int, ...] = ()
+    ids: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    usage: object = None
+    metrics: object = None
+
+
+def _put_together(chunks: Iterable[Mapping[str, Any]]) -> _Whole:
+    whole = _Whole()
+    for chunk in chunks:
+        whole.prompt_ids = tuple(chunk.get("prompt_token_ids") or whole.prompt_ids)
+        for choice in chunk.get("choices") or ():
+            whole.ids += choice.get("token_ids") or ()
+            whole.text.append(choice["delta"].get("content") or "")
+        whole.usage = chunk.get("usage") or whole.usage
+        whole.metrics = chunk.get("metrics") or whole.metrics
+    return whole

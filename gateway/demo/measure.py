@@ -1,50 +1,104 @@
-"""The interleaved run: every prompt through off, shadow and prod, in an order that rotates."""
+"""The interleaved run: every prompt asked in several ways, in an order that rotates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from gateway.demo.client import Answer
 from gateway.demo.prompts import Prompt
 from gateway.evidence.loops import is_looping
 
-Mode = Literal["off", "shadow", "prod"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+
+class Way(StrEnum):
+    """A way to ask: the policy gives each its own rule, by the tenant `demo-WAY`."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    PROD = "prod"
+    LOOP = "loop"
+    K1 = "k1"
+    K3 = "k3"
+    K8 = "k8"
+
+
+EXECUTORS: Mapping[str, Way] = {"in_engine": Way.PROD, "gateway_loop": Way.LOOP}
+"""The way that asks for each executor."""
+
+EVERY_PROMPT: tuple[Way, ...] = (Way.OFF, Way.SHADOW, *EXECUTORS.values())
+"""How every prompt is asked."""
+
+OTHER_KS: Mapping[Way, int] = {Way.K1: 1, Way.K3: 3, Way.K8: 8}
+"""Prod with another K than the policy's usual one: asked of some prompts, for the measured K curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The answers to one prompt in each mode."""
+    """The answers to one prompt, by the way in which it was asked: at least those of EVERY_PROMPT."""
 
     prompt: Prompt
-    off: Answer
-    shadow: Answer
-    prod: Answer
+    answers: Mapping[Way, Answer]
+
+    @property
+    def off(self) -> Answer:
+        """Plainly decoded."""
+        return self.answers[Way.OFF]
+
+    @property
+    def shadow(self) -> Answer:
+        """Plainly decoded, and replayed afterwards."""
+        return self.answers[Way.SHADOW]
+
+    @property
+    def prod(self) -> Answer:
+        """Speculated inside the engine, with the policy's usual K."""
+        return self.answers[Way.PROD]
 
     @property
     def looping(self) -> bool:
         """Whether any of the answers loops: then the prompt is left out of every headline number."""
-        return any(is_looping(answer.ids) for answer in (self.off, self.shadow, self.prod))
+        return any(is_looping(answer.ids) for answer in self.answers.values())
 
 
 def measure(
-    prompts: Iterable[Prompt], ask: Callable[[Mode, Prompt], Answer], *, first: int = 0
+    prompts: Iterable[Prompt],
+    ask: Callable[[Way, Prompt], Answer],
+    *,
+    ways: Callable[[Prompt], Sequence[Way]],
+    first: int = 0,
 ) -> Iterator[Trial]:
-    """Ask every prompt in every mode, one request at a time, prompt by prompt.
+    """Ask every prompt in each of its ways, one request at a time, prompt by prompt.
 
     Args:
         prompts: What to ask.
-        ask: Answers one prompt in one mode.
-        first: How many prompts have been asked before these; the order of modes goes on from there.
+        ask: Answers one prompt in one way.
+        ways: How a prompt is to be asked.
+        first: How many prompts have been asked before these; the order of ways goes on from there.
     """
     for index, prompt in enumerate(prompts, first):
-        answers = {mode: ask(mode, prompt) for mode in _rotated(index)}
-        yield Trial(prompt=prompt, off=answers["off"], shadow=answers["shadow"], prod=answers["prod"])
+        yield Trial(prompt=prompt, answers={way: ask(way, prompt) for way in _rotated(ways(prompt), index)})
 
 
-def _rotated(index: int) -> tuple[Mode, ...]:
-    """No mode always comes first, when the prompt is new to the server's prefix cache."""
-    start = index % len(MODES)
-    return MODES[start:] + MODES[:start]
+def with_ids(trial: Trial, tokenize: Callable[[str], Sequence[int]]) -> Trial:
+    """The trial with ids for the answers that came without, so that all of them can be compared.
+
+    Args:
+        trial: What was answered.
+        tokenize: The target's ids for a text. Only asked where the text is not the off answer's.
+    """
+    off = trial.off
+
+    def completed(answer: Answer) -> Answer:
+        if answer.ids:
+            return answer
+        ids = off.ids if answer.text == off.text else tuple(tokenize(answer.text))
+        return replace(answer, prompt_ids=off.prompt_ids, ids=ids)
+
+    return replace(trial, answers={way: completed(answer) for way, answer in trial.answers.items()})
+
+
+def _rotated(ways: Sequence[Way], index: int) -> Sequence[Way]:
+    """No way always comes first, when the prompt is new to the server's prefix cache."""
+    start = index % len(ways)
+    return [*ways[start:], *ways[:start]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-CALIBRATION_TOKENS = 32
+from gateway.demo.measure import Way
 
-_SHORTEST_ANSWER = 20
-_PASSES_PER_TOKEN = 2.8
-"""Passes that one answer token costs over the three modes, prefills included: off and shadow one each."""
+_SHORTEST_ANSWER = 18
+_PLAIN = frozenset({Way.OFF, Way.SHADOW})
+_PASSES_PER_SPECULATED_TOKEN = 0.8
+"""Passes of plain length that a speculated token costs, over all workloads; the prefill included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,21 +19,39 @@ class Pace:
 
     Attributes:
         prompts: Prompts of each workload; None for all of them.
+        curve_prompts: How many of them are asked with other K too.
         max_tokens: Longest answer.
         calibration_rounds: How often pass times are measured for each K, evenly over the run.
-        seconds: How long the three modes may take in all; answers are shortened to fit.
+        calibration_tokens: Length of each answer that they are measured on.
+        seconds: How long the answers may take in all; they are shortened to fit.
     """
 
     prompts: int | None
+    curve_prompts: int
     max_tokens: int
     calibration_rounds: int
+    calibration_tokens: int
     seconds: float
 
-    def answer_tokens(self, prompts: int, pass_seconds: float) -> int:
-        """Longest answer that lets `prompts` prompts end in time, given the seconds of a plain pass."""
-        in_time = int(self.seconds / (prompts * pass_seconds * _PASSES_PER_TOKEN))
-        return max(_SHORTEST_ANSWER, min(self.max_tokens, in_time))
+    def answer_tokens(self, asked: Iterable[Way], pass_seconds: float) -> int:
+        """Longest answer that lets all of `asked` end in time, given the seconds of a plain pass."""
+        passes = sum(1 if way in _PLAIN else _PASSES_PER_SPECULATED_TOKEN for way in asked)
+        return max(_SHORTEST_ANSWER, min(self.max_tokens, int(self.seconds / (passes * pass_seconds))))
 
 
-FULL = Pace(prompts=None, max_tokens=112, calibration_rounds=3, seconds=360)
-QUICK = Pace(prompts=2, max_tokens=48, calibration_rounds=2, seconds=40)
+FULL = Pace(
+    prompts=None,
+    curve_prompts=2,
+    max_tokens=112,
+    calibration_rounds=3,
+    calibration_tokens=32,
+    seconds=380,
+)
+QUICK = Pace(
+    prompts=2,
+    curve_prompts=0,
+    max_tokens=48,
+    calibration_rounds=1,
+    calibration_tokens=20,
+    seconds=35,
+)

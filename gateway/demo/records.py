@@ -6,13 +6,33 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+PassesByDrafts = Mapping[int, int]
+"""Drafts in a pass to how many such passes an answer takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What one drafter would have done with an answer.
+
+    Attributes:
+        passes_by_drafts: For each K.
+    """
+
+    steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    passes_by_drafts: Mapping[int, PassesByDrafts]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """What the report reads from a stage record.
 
     Attributes:
-        passes_by_drafts: K to {drafts in a pass: passes}; empty where the record has no K curve.
+        accepted_by_position: i-th entry = steps that accepted at least i+1 drafts.
+        decode_seconds: From the first token to the last.
+        replays: What each drafter would have done, by its name; empty where nothing was replayed.
+        not_replayed: Why a further drafter's replay is missing, by its name.
     """
 
     action: str
@@ -20,8 +40,11 @@ class Stage:
     steps: int
     draft_tokens: int
     accepted_tokens: int
+    accepted_by_position: tuple[int, ...]
     decode_tokens: int
-    passes_by_drafts: Mapping[int, Mapping[int, int]]
+    decode_seconds: float
+    replays: Mapping[str, Replay]
+    not_replayed: Mapping[str, str]
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -37,10 +60,36 @@ def read_stage(record: Mapping[str, Any]) -> Stage:
         steps=record["steps"] or 0,
         draft_tokens=record["draft_tokens"] or 0,
         accepted_tokens=record["accepted_tokens"] or 0,
+        accepted_by_position=tuple(record["accepted_by_position"] or ()),
         decode_tokens=record["decode_tokens"] or 0,
+        decode_seconds=record["decode_seconds"] or 0.0,
+        replays=_replays(record),
+        not_replayed={
+            drafter: found["reason"]
+            for drafter, found in (record["compared"] or {}).items()
+            if "reason" in found
+        },
+    )
+
+
+def _replays(record: Mapping[str, Any]) -> dict[str, Replay]:
+    if not record["k_curve"]:
+        return {}
+    own = {record["drafter"]: _replay(record, record["k_curve"])}
+    compared = record["compared"] or {}
+    return own | {
+        drafter: _replay(found, found["curve"]) for drafter, found in compared.items() if "curve" in found
+    }
+
+
+def _replay(found: Mapping[str, Any], curve: Mapping[str, Any]) -> Replay:
+    return Replay(
+        steps=found["steps"],
+        draft_tokens=found["draft_tokens"],
+        accepted_tokens=found["accepted_tokens"],
         passes_by_drafts={
             int(k): {int(drafts): passes for drafts, passes in point["passes_by_drafts"].items()}
-            for k, point in (record["k_curve"] or {}).items()
+            for k, point in curve.items()
         },
     )
 

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.demo.report import Report, Verdict, WorkloadResult
+from gateway.demo.report import Multiplier, Predicted, Report
+from gateway.demo.sentences import sentences
 
 _ABSENT = "-"
 _SUPPORT_STYLE = {"yes": "green", "no": "red", "unknown": "yellow"}
@@ -36,25 +37,11 @@ def show_backend(console: Console, backend: Mapping[str, Any]) -> None:
 
 def show_report(console: Console, report: Report) -> None:
     """Print every number, then what they mean in sentences."""
-    for table in (_speed_table(report), _curve_table(report)):
+    for table in (_speed_table(report), _loop_table(report), _curve_table(report), _drafter_table(report)):
         console.print(table)
         console.print()
     for sentence in sentences(report):
         console.print(Text(sentence))
-
-
-def sentences(report: Report) -> list[str]:
-    """What the numbers say: where speculation pays, where it loses, what was not measured, what failed."""
-    said = [_verdict_sentence(result) for result in report.workloads.values()]
-    said += [said_of for result in report.workloads.values() for said_of in _absence_sentences(result)]
-    failed = [name for name, held in report.checks.items() if not held]
-    held = len(report.checks) - len(failed)
-    said.append(
-        f"{held} of {len(report.checks)} checks held."
-        + (f" Not held: {', '.join(failed)}." if failed else "")
-    )
-    said.append("Measured on: " + ", ".join(_machine_words(report.machine)) + ".")
-    return said
 
 
 def _speed_table(report: Report) -> Table:
@@ -76,34 +63,73 @@ def _speed_table(report: Report) -> Table:
         table.add_row(
             result.workload,
             f"{result.counted}/{result.prompts}",
-            _number(result.off_tok_s, ".1f"),
-            _number(result.would_acceptance, ".2f"),
-            _number(result.acceptance, ".2f"),
-            _number(result.prod_tok_s, ".1f"),
-            _interval(result),
-            _number(result.predicted_multiplier, ".2f"),
-            _number(result.identical_share, ".0%"),
+            _number(result.off.value, ".1f"),
+            _number(result.shadow.acceptance, ".2f"),
+            _number(result.in_engine.acceptance, ".2f"),
+            _number(result.in_engine.tok_s.value, ".1f"),
+            _interval(result.in_engine.multiplier),
+            _number(result.shadow.in_engine.at_k, ".2f"),
+            _number(result.in_engine.identical_share, ".0%"),
             _number(result.looping_share, ".0%"),
         )
     return table
 
 
-def _curve_table(report: Report) -> Table:
-    table = _table("Predicted multiplier by K, from shadow")
+def _loop_table(report: Report) -> Table:
+    table = _table("The same with prod carried out by gateway_loop")
     table.add_column("workload")
-    results = list(report.workloads.values())
-    for k in results[0].k_curve:
-        table.add_column(f"K={k}", justify="right")
-    for result in results:
-        best = result.best_k
+    for column in ("n", "tok/s", "multiplier (95 %)", "accept.", "predicted", "identical"):
+        table.add_column(column, justify="right")
+    for result in report.workloads.values():
+        found = result.gateway_loop
         table.add_row(
             result.workload,
-            *(
-                Text(_number(value, ".2f"), style="bold" if k == best else "")
-                for k, value in result.k_curve.items()
-            ),
+            f"{found.multiplier.n_spec}/{result.prompts}",
+            _number(found.tok_s.value, ".1f"),
+            _interval(found.multiplier),
+            _number(found.acceptance, ".2f"),
+            _number(result.shadow.gateway_loop.at_k, ".2f"),
+            _number(found.identical_share, ".0%"),
         )
     return table
+
+
+def _curve_table(report: Report) -> Table:
+    table = _table("Multiplier by K inside the engine: predicted from shadow, and below it measured")
+    table.add_column("workload")
+    results = list(report.workloads.values())
+    for k in results[0].shadow.in_engine.by_k:
+        table.add_column(f"K={k}", justify="right")
+    for result in results:
+        curve, best = result.shadow.in_engine.by_k, result.shadow.in_engine.best_k
+        table.add_row(
+            result.workload,
+            *(Text(_number(value, ".2f"), style="bold" if k == best else "") for k, value in curve.items()),
+        )
+        measured = result.measured_curve
+        table.add_row("", *(_number(measured[k].value, ".2f") if k in measured else "" for k in curve))
+    return table
+
+
+def _drafter_table(report: Report) -> Table:
+    table = _table("Drafters replayed on the same answers, and what their best K is predicted to gain")
+    for column in ("workload", "drafter"):
+        table.add_column(column)
+    for column in ("would-be accept.", "in_engine", "gateway_loop"):
+        table.add_column(column, justify="right")
+    for result in report.workloads.values():
+        for name, found in result.drafters.items():
+            acceptance = _number(found.acceptance, ".2f")
+            table.add_row(
+                result.workload, name, acceptance, _best(found.in_engine), _best(found.gateway_loop)
+            )
+    return table
+
+
+def _best(predicted: Predicted) -> str:
+    if predicted.at_k is None:
+        return _ABSENT
+    return "no gain" if predicted.best is None else f"{predicted.best:.2f} (K={predicted.best_k})"
 
 
 def _table(title: str) -> Table:
@@ -111,53 +137,7 @@ def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
 
 
-def _verdict_sentence(result: WorkloadResult) -> str:
-    multiplier = result.multiplier
-    if multiplier.value is None:
-        return f"{result.workload}: no multiplier, {result.reasons['multiplier']}."
-    numbers = (
-        f"{multiplier.value:.2f}x ({multiplier.low:.2f} to {multiplier.high:.2f}, {multiplier.n_spec} pairs)"
-    )
-    words = {
-        Verdict.PAYS: f"speculation pays, {numbers}",
-        Verdict.LOSES: f"speculation loses, {numbers}: leave it off",
-        Verdict.UNDECIDED: f"no clear gain, {numbers}: the interval includes 1",
-        Verdict.TOO_FEW: f"{numbers}: too few pairs to say whether it pays",
-    }[result.verdict]
-    return f"{result.workload}: {words}.{_advice(result)}"
-
-
-def _advice(result: WorkloadResult) -> str:
-    if result.predicted_multiplier is None:
-        return f" Nothing is predicted: {result.reasons['predicted_multiplier']}."
-    if result.best_k is None:
-        return " Shadow predicts no gain for any K."
-    return f" Shadow predicts most from K={result.best_k} ({result.k_curve[result.best_k]:.2f}x)."
-
-
-def _absence_sentences(result: WorkloadResult) -> list[str]:
-    said = []
-    if result.not_replayed:
-        said.append(_absence(result, result.not_replayed, "shadow", "replayed"))
-    if result.not_speculated:
-        said.append(_absence(result, result.not_speculated, "prod", "speculated"))
-    return said
-
-
-def _absence(result: WorkloadResult, reasons: Mapping[str, int], mode: str, done: str) -> str:
-    counted = ", ".join(f"{reason} {times}" for reason, times in reasons.items())
-    return (
-        f"{result.workload}: {sum(reasons.values())} of {result.prompts} {mode} answers "
-        f"were not {done} ({counted})."
-    )
-
-
-def _machine_words(machine: Mapping[str, Any]) -> list[str]:
-    return [f"{name} {value}" for name, value in machine.items() if not isinstance(value, dict)]
-
-
-def _interval(result: WorkloadResult) -> str:
-    multiplier = result.multiplier
+def _interval(multiplier: Multiplier) -> str:
     if multiplier.value is None:
         return _ABSENT
     return f"{multiplier.value:.2f} ({multiplier.low:.2f}-{multiplier.high:.2f})"

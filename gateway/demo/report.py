@@ -1,63 +1,55 @@
-"""From answers and stage records to the demo's numbers. Pure; design.md 9 holds the definitions."""
+"""What a demo found, as values and as JSON; design.md 9 holds the definitions."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from random import Random
 from typing import Any
 
-from gateway.demo.client import Answer
-from gateway.demo.measure import Trial
-from gateway.demo.records import Stage
-from gateway.evidence.identity import Likeness, likeness
-from gateway.evidence.multiplier import MINIMUM_SAMPLE, Speed, paired_multiplier, paired_ratio
-from gateway.evidence.predict import Prediction, predicted_multiplier
+from gateway.evidence.multiplier import MINIMUM_SAMPLE
 
-CURVE_KS = tuple(range(1, 9))
-MINIMUM_PAIRS = 2
-"""Below it a bootstrap over pairs has nothing to resample."""
 
-_NO_RECORD = "no record"
-_GOAL = 1.8
-_GOAL_WORKLOADS = ("code", "rag")
-_PREDICTION_TOLERANCE = 0.15
+class Verdict(StrEnum):
+    """What a multiplier's interval says."""
+
+    PAYS = "pays"
+    LOSES = "loses"
+    UNDECIDED = "undecided"
+    TOO_FEW = "too few"
+    NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """All that a run has gathered.
+class Rate:
+    """Decode tokens per second over some answers, with its 95 % interval; None where there is no answer."""
 
-    Attributes:
-        stages: Request id to the stage record it left; requests without one are absent.
-        undecided: Request id of an answer that parts from the off answer to the target's two best
-            log-probabilities at that place.
-        pass_seconds: Measured seconds of a pass by its width.
-        max_tokens: Longest answer that was asked for.
-        k: Draft tokens per step in prod.
-        exact: Whether the backend computes so precisely that no answer may differ (float32).
-    """
-
-    trials: Sequence[Trial]
-    stages: Mapping[str, Stage]
-    undecided: Mapping[str, Sequence[float]]
-    pass_seconds: Mapping[int, float]
-    max_tokens: int
-    k: int
-    exact: bool
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplier:
-    """Prod speed over off speed, paired by prompt, with its 95 % interval."""
+    """Speculated speed over plain speed, paired by prompt, with its 95 % interval."""
 
     value: float | None
     low: float | None
     high: float | None
     n_spec: int
     n_control: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether speculation pays; undecided while the interval holds 1."""
+        if self.low is None or self.high is None:
+            return Verdict.NOT_MEASURED
+        if self.n_spec < MINIMUM_SAMPLE:
+            return Verdict.TOO_FEW
+        if self.low > 1:
+            return Verdict.PAYS
+        return Verdict.LOSES if self.high < 1 else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +77,79 @@ class PredictionTest:
         return self.predicted / self.measured - 1
 
 
-class Verdict(StrEnum):
-    """What a multiplier's interval says."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executed:
+    """What one executor made of prod.
 
-    PAYS = "pays"
-    LOSES = "loses"
-    UNDECIDED = "undecided"
-    TOO_FEW = "too few"
-    NOT_MEASURED = "not measured"
+    Attributes:
+        acceptance: Accepted over proposed drafts.
+        by_position: i-th entry = steps that accepted at least i+1 drafts, over all steps.
+        identical_share: Prompts whose answer equals the off answer, ties included.
+        tie_share: Prompts whose answer parts from it where the target is undecided.
+        not_speculated: Why answers were not speculated, counted; "no record" where there is none.
+        reasons: Why a number is None.
+    """
+
+    tok_s: Rate
+    multiplier: Multiplier
+    acceptance: float | None
+    by_position: tuple[float, ...]
+    identical_share: float
+    tie_share: float
+    not_speculated: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What one executor would make of one drafter's drafts, the time of drafting included.
+
+    Attributes:
+        at_k: Multiplier for the K of prod.
+        by_k: The same for each K.
+        reason: Why `at_k` is None.
+    """
+
+    at_k: float | None
+    by_k: Mapping[int, float | None]
+    reason: str | None = None
+
+    @property
+    def best_k(self) -> int | None:
+        """The K with the highest multiplier, if any is above 1."""
+        above = {k: value for k, value in self.by_k.items() if value is not None and value > 1}
+        return max(above, key=lambda k: above[k]) if above else None
+
+    @property
+    def best(self) -> float | None:
+        """The multiplier at the best K."""
+        return None if self.best_k is None else self.by_k[self.best_k]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What one drafter would have done with the answers that shadow saw.
+
+    Attributes:
+        acceptance: Accepted over proposed drafts, over `steps` steps, for the K of prod.
+        predicted: By executor; in_engine and gateway_loop.
+        not_replayed: Why answers were not replayed for it, counted.
+    """
+
+    acceptance: float | None
+    steps: int | None
+    predicted: Mapping[str, Predicted]
+    not_replayed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def in_engine(self) -> Predicted:
+        """What the engine itself would make of it."""
+        return self.predicted["in_engine"]
+
+    @property
+    def gateway_loop(self) -> Predicted:
+        """What the gateway's loop would make of it, with the drafter in the draft runner."""
+        return self.predicted["gateway_loop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,61 +158,55 @@ class WorkloadResult:
 
     Attributes:
         prompts: Prompts asked. counted: those whose answers do not loop.
-        off_tok_s: Decode tokens per second. prod_tok_s: the same, speculated.
-        would_acceptance: Accepted over proposed drafts as replayed in shadow, over would_steps steps.
-        acceptance: The same as counted by the engine in prod.
-        predicted_multiplier: What shadow predicts for the K of prod.
-        prediction_test: The same prediction held against the measured multiplier.
-        identical_share: Prompts whose prod answer equals the off answer, ties included.
-        tie_share: Prompts whose prod answer parts from it where the target is undecided.
-        plain_identical_share: As identical_share, for two plain runs: what noise alone does.
-        k_curve: Predicted multiplier for each K.
+        executed: What prod gave, by executor; in_engine and gateway_loop.
+        shadow: What the policy's drafter would have done. would_by_position: as in Executed.
+        drafters: The same for every drafter that was replayed, the policy's among them.
+        prediction_test: Shadow's prediction held against the measured multiplier.
+        measured_curve: Multiplier of in_engine by K, for each K that some prompts were asked with.
+        plain_identical_share: As Executed.identical_share, for two plain runs: what noise alone does.
         not_replayed: Why shadow answers were not measured, counted; "no record" where there is none.
-        not_speculated: Why prod answers were not speculated, counted likewise.
-        reasons: Why a number is None.
     """
 
     workload: str
     prompts: int
     counted: int
-    off_tok_s: float | None
-    prod_tok_s: float | None
-    would_acceptance: float | None
-    would_steps: int | None
-    acceptance: float | None
-    multiplier: Multiplier
-    predicted_multiplier: float | None
+    off: Rate
+    executed: Mapping[str, Executed]
+    shadow: Drafted
+    would_by_position: tuple[float, ...]
+    drafters: Mapping[str, Drafted]
     prediction_test: PredictionTest
-    identical_share: float
-    tie_share: float
+    measured_curve: Mapping[int, Multiplier]
     plain_identical_share: float
     looping_share: float
-    k_curve: Mapping[int, float | None]
     not_replayed: Mapping[str, int] = field(default_factory=dict)
-    not_speculated: Mapping[str, int] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether speculation pays here; undecided while the interval holds 1."""
-        if self.multiplier.low is None or self.multiplier.high is None:
-            return Verdict.NOT_MEASURED
-        if self.multiplier.n_spec < MINIMUM_SAMPLE:
-            return Verdict.TOO_FEW
-        if self.multiplier.low > 1:
-            return Verdict.PAYS
-        return Verdict.LOSES if self.multiplier.high < 1 else Verdict.UNDECIDED
+    def in_engine(self) -> Executed:
+        """Prod as the engine itself carries it out."""
+        return self.executed["in_engine"]
 
     @property
-    def best_k(self) -> int | None:
-        """The K with the highest predicted multiplier, if any is above 1."""
-        above = {k: value for k, value in self.k_curve.items() if value is not None and value > 1}
-        return max(above, key=lambda k: above[k]) if above else None
+    def gateway_loop(self) -> Executed:
+        """Prod as the gateway's own loop carries it out."""
+        return self.executed["gateway_loop"]
+
+    @property
+    def best_drafter(self) -> str | None:
+        """The drafter whose best K is predicted to gain most inside the engine, if any gains."""
+        bests = {name: found.in_engine.best for name, found in self.drafters.items()}
+        gains = {name: best for name, best in bests.items() if best is not None}
+        return max(gains, key=lambda name: gains[name]) if gains else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a demo found."""
+    """What a demo found.
+
+    Attributes:
+        machine: Where, when and how it ran; its `k` is the K of prod.
+        checks: Each promise as a name and whether it held.
+    """
 
     machine: Mapping[str, Any]
     workloads: Mapping[str, WorkloadResult]
@@ -165,214 +216,92 @@ class Report:
         """The report as plain JSON values; numbers that were not measured are null, never NaN."""
         return {
             "machine": dict(self.machine),
-            "workloads": {name: _as_json(result) for name, result in self.workloads.items()},
+            "workloads": {name: _workload(result) for name, result in self.workloads.items()},
             "checks": dict(self.checks),
         }
 
 
-def make_report(evidence: Evidence, machine: Mapping[str, Any], rng: Random) -> Report:
-    """Work out every number.
-
-    Args:
-        evidence: What the run gathered; at least one trial.
-        machine: Where it ran, copied into the report.
-        rng: Source of the bootstrap, so that a report can be repeated.
-    """
-    names = dict.fromkeys(trial.prompt.workload for trial in evidence.trials)
-    results = {name: _workload(name, evidence, rng) for name in names}
-    return Report(machine=machine, workloads=results, checks=_checks(evidence, results))
-
-
-def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
-    trials = [trial for trial in evidence.trials if trial.prompt.workload == name]
-    counted = [trial for trial in trials if not trial.looping]
-    replayed = _stages(evidence, (trial.shadow for trial in counted), "would_speculate")
-    speculated = _stages(evidence, (trial.prod for trial in counted), "speculate")
-    pairs = _pairs(evidence, counted)
-    curve = {k: _predicted(replayed, k, evidence.pass_seconds) for k in CURVE_KS}
-    predicted = curve.get(evidence.k) or _predicted(replayed, evidence.k, evidence.pass_seconds)
-    prod = [likeness(t.off.ids, t.prod.ids, evidence.undecided.get(t.prod.request_id, ())) for t in trials]
-    plain = [
-        likeness(t.off.ids, t.shadow.ids, evidence.undecided.get(t.shadow.request_id, ())) for t in trials
-    ]
-    multiplier = _multiplier(pairs, rng)
-    return WorkloadResult(
-        workload=name,
-        prompts=len(trials),
-        counted=len(counted),
-        off_tok_s=_tokens_per_second([trial.off.speed for trial in counted]),
-        prod_tok_s=_tokens_per_second([spec for spec, _ in pairs]),
-        would_acceptance=_acceptance(replayed),
-        would_steps=sum(stage.steps for stage in replayed) if replayed else None,
-        acceptance=_acceptance(speculated),
-        multiplier=multiplier,
-        predicted_multiplier=predicted.value,
-        prediction_test=_prediction_test(evidence, counted),
-        identical_share=1 - _share(prod, Likeness.DIFFERENT),
-        tie_share=_share(prod, Likeness.TIE),
-        plain_identical_share=1 - _share(plain, Likeness.DIFFERENT),
-        looping_share=1 - len(counted) / len(trials),
-        k_curve={k: prediction.value for k, prediction in curve.items()},
-        not_replayed=_absences(evidence, (trial.shadow for trial in trials), "would_speculate"),
-        not_speculated=_absences(evidence, (trial.prod for trial in trials), "speculate"),
-        reasons=_reasons(multiplier, predicted, replayed, speculated),
-    )
+def _workload(result: WorkloadResult) -> dict[str, Any]:
+    in_engine, shadow = result.in_engine, result.shadow
+    return {
+        "prompts": result.prompts,
+        "off_tok_s": result.off.value,
+        "off_tok_s_interval": _interval(result.off),
+        "would_acceptance": shadow.acceptance,
+        "would_acceptance_by_position": list(result.would_by_position),
+        "would_steps": shadow.steps,
+        "acceptance": in_engine.acceptance,
+        "acceptance_by_position": list(in_engine.by_position),
+        "prod_tok_s": in_engine.tok_s.value,
+        "prod_tok_s_interval": _interval(in_engine.tok_s),
+        "multiplier": _multiplier(in_engine.multiplier),
+        "predicted_multiplier": shadow.in_engine.at_k,
+        "prediction_test": asdict(result.prediction_test),
+        "identical_share": in_engine.identical_share,
+        "tie_share": in_engine.tie_share,
+        "plain_identical_share": result.plain_identical_share,
+        "looping_share": result.looping_share,
+        "k_curve": _by_k(shadow.in_engine.by_k),
+        "measured_k_curve": _by_k({k: _multiplier(found) for k, found in result.measured_curve.items()}),
+        "drafters": {name: _drafted(found) for name, found in result.drafters.items()},
+        "best_drafter": result.best_drafter,
+        "not_replayed": dict(result.not_replayed),
+        "not_speculated": dict(in_engine.not_speculated),
+        "reasons": _reasons(result),
+        "gateway_loop": _executed(result.gateway_loop),
+    }
 
 
-def _pairs(evidence: Evidence, trials: Iterable[Trial]) -> list[tuple[Speed, Speed]]:
-    """Prod's speed beside off's, for each prompt that was speculated."""
-    return [
-        (trial.prod.speed, trial.off.speed)
-        for trial in trials
-        if _is(evidence.stages.get(trial.prod.request_id), "speculate")
-    ]
-
-
-def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> PredictionTest:
-    alike = [trial for trial in counted if trial.shadow.ids == trial.prod.ids]
-    enough = len(alike) >= MINIMUM_PAIRS
-    compared = alike if enough else counted
-    replayed = _stages(evidence, (trial.shadow for trial in compared), "would_speculate")
-    pairs = _pairs(evidence, compared)
-    return PredictionTest(
-        predicted=_predicted(replayed, evidence.k, evidence.pass_seconds).value,
-        measured=paired_ratio(pairs) if len(pairs) >= MINIMUM_PAIRS else None,
-        prompts=len(compared),
-        same_answers=enough,
-    )
-
-
-def _is(stage: Stage | None, action: str) -> bool:
-    return stage is not None and stage.action == action
-
-
-def _stages(evidence: Evidence, answers: Iterable[Answer], action: str) -> list[Stage]:
-    found = (evidence.stages.get(answer.request_id) for answer in answers)
-    return [stage for stage in found if stage is not None and stage.action == action]
-
-
-def _absences(evidence: Evidence, answers: Iterable[Answer], action: str) -> dict[str, int]:
-    """Why answers have no record of this action, counted."""
-    reasons: Counter[str] = Counter()
-    for answer in answers:
-        stage = evidence.stages.get(answer.request_id)
-        if stage is None:
-            reasons[_NO_RECORD] += 1
-        elif stage.action != action:
-            reasons[stage.reason or stage.action] += 1
-    return dict(reasons)
-
-
-def _tokens_per_second(speeds: Sequence[Speed]) -> float | None:
-    return sum(tokens for tokens, _ in speeds) / sum(seconds for _, seconds in speeds) if speeds else None
-
-
-def _acceptance(stages: Sequence[Stage]) -> float | None:
-    drafted = sum(stage.draft_tokens for stage in stages)
-    return sum(stage.accepted_tokens for stage in stages) / drafted if drafted else None
-
-
-def _multiplier(pairs: Sequence[tuple[Speed, Speed]], rng: Random) -> Multiplier:
-    sizes = {"n_spec": len(pairs), "n_control": len(pairs)}
-    if len(pairs) < MINIMUM_PAIRS:
-        return Multiplier(value=None, low=None, high=None, **sizes)
-    interval = paired_multiplier(pairs, rng)
-    return Multiplier(value=interval.value, low=interval.low, high=interval.high, **sizes)
-
-
-def _predicted(replayed: Sequence[Stage], k: int, pass_seconds: Mapping[int, float]) -> Prediction:
-    passes: Counter[int] = Counter()
-    tokens = 0
-    for stage in replayed:
-        if k in stage.passes_by_drafts:
-            passes.update(stage.passes_by_drafts[k])
-            tokens += stage.decode_tokens
-    return predicted_multiplier(tokens, passes, pass_seconds)
-
-
-def _share(found: Sequence[Likeness], wanted: Likeness) -> float:
-    return found.count(wanted) / len(found)
-
-
-def _reasons(
-    multiplier: Multiplier, predicted: Prediction, replayed: Sequence[Stage], speculated: Sequence[Stage]
-) -> dict[str, str]:
-    reasons = {}
-    if multiplier.value is None:
-        reasons["multiplier"] = (
-            f"needs {MINIMUM_PAIRS} prompts with a speculated answer and no looping one, "
-            f"has {multiplier.n_spec}"
+def _reasons(result: WorkloadResult) -> dict[str, str]:
+    reasons = dict(result.in_engine.reasons)
+    if (reason := result.shadow.in_engine.reason) is not None:
+        reasons["predicted_multiplier"] = reason
+    if result.shadow.acceptance is None:
+        reasons["would_acceptance"] = (
+            "nothing was drafted" if result.shadow.steps else "no answer was replayed"
         )
-    if predicted.value is None:
-        reasons["predicted_multiplier"] = predicted.reason or ""
-    if _acceptance(replayed) is None:
-        reasons["would_acceptance"] = "no answer was replayed" if not replayed else "nothing was drafted"
-    if _acceptance(speculated) is None:
-        reasons["acceptance"] = "no answer was speculated" if not speculated else "nothing was drafted"
     return reasons
 
 
-def _checks(evidence: Evidence, results: Mapping[str, WorkloadResult]) -> dict[str, bool]:
-    """Each promise as a name and whether it held; what was not measured has not held."""
-    checks = {
-        f"prod_ge_1_8_{name}": (results[name].multiplier.value or 0) >= _GOAL
-        for name in _GOAL_WORKLOADS
-        if name in results
-    }
-    for name, result in results.items():
-        error = result.prediction_test.error
-        checks[f"predicted_within_15pct_{name}"] = error is not None and abs(error) <= _PREDICTION_TOLERANCE
-    checks["every_answer_has_its_record"] = not any(
-        _NO_RECORD in reasons
-        for result in results.values()
-        for reasons in (result.not_replayed, result.not_speculated)
-    )
-    checks["off_leaves_no_record"] = not any(
-        trial.off.request_id in evidence.stages for trial in evidence.trials
-    )
-    checks["replay_equals_reality"] = _replay_equals_reality(evidence)
-    if evidence.exact:
-        checks["identical_all"] = all(trial.off.ids == trial.prod.ids for trial in evidence.trials)
-    return checks
-
-
-def _replay_equals_reality(evidence: Evidence) -> bool:
-    """Where shadow and prod gave the same answer: would-be counts equal the engine's counts."""
-    compared = [
-        (evidence.stages[trial.shadow.request_id], evidence.stages[trial.prod.request_id])
-        for trial in evidence.trials
-        if trial.shadow.ids == trial.prod.ids
-        and _is(evidence.stages.get(trial.shadow.request_id), "would_speculate")
-        and _is(evidence.stages.get(trial.prod.request_id), "speculate")
-    ]
-    return bool(compared) and all(would_be.counts == real.counts for would_be, real in compared)
-
-
-def _as_json(result: WorkloadResult) -> dict[str, Any]:
-    multiplier = result.multiplier
+def _executed(found: Executed) -> dict[str, Any]:
     return {
-        "prompts": result.prompts,
-        "off_tok_s": result.off_tok_s,
-        "would_acceptance": result.would_acceptance,
-        "would_steps": result.would_steps,
-        "acceptance": result.acceptance,
-        "prod_tok_s": result.prod_tok_s,
-        "multiplier": {
-            "value": multiplier.value,
-            "low": multiplier.low,
-            "high": multiplier.high,
-            "n_spec": multiplier.n_spec,
-            "n_control": multiplier.n_control,
-            "control_kind": "paired",
-        },
-        "predicted_multiplier": result.predicted_multiplier,
-        "prediction_test": asdict(result.prediction_test),
-        "identical_share": result.identical_share,
-        "tie_share": result.tie_share,
-        "plain_identical_share": result.plain_identical_share,
-        "looping_share": result.looping_share,
-        "k_curve": {str(k): value for k, value in result.k_curve.items()},
-        "not_replayed": dict(result.not_replayed),
-        "not_speculated": dict(result.not_speculated),
-        "reasons": dict(result.reasons),
+        "tok_s": found.tok_s.value,
+        "tok_s_interval": _interval(found.tok_s),
+        "multiplier": _multiplier(found.multiplier),
+        "acceptance": found.acceptance,
+        "acceptance_by_position": list(found.by_position),
+        "identical_share": found.identical_share,
+        "tie_share": found.tie_share,
+        "not_speculated": dict(found.not_speculated),
+        "reasons": dict(found.reasons),
     }
+
+
+def _multiplier(multiplier: Multiplier) -> dict[str, Any]:
+    return asdict(multiplier) | {"control_kind": "paired"}
+
+
+def _drafted(found: Drafted) -> dict[str, Any]:
+    return {
+        "acceptance": found.acceptance,
+        **_predicted(found.in_engine),
+        "gateway_loop": _predicted(found.gateway_loop),
+        "not_replayed": dict(found.not_replayed),
+    }
+
+
+def _predicted(found: Predicted) -> dict[str, Any]:
+    return {
+        "predicted_multiplier": found.at_k,
+        "best_k": found.best_k,
+        "k_curve": _by_k(found.by_k),
+        "reason": found.reason,
+    }
+
+
+def _interval(rate: Rate) -> list[float] | None:
+    return None if rate.low is None or rate.high is None else [rate.low, rate.high]
+
+
+def _by_k(curve: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(k): value for k, value in curve.items()}

@@ -14,12 +14,14 @@ from rich.console import Console
 from gateway.demo.machine import describe_machine
 from gateway.demo.pace import Pace
 from gateway.demo.prompts import load_prompts
-from gateway.demo.report import Evidence, Report, make_report
+from gateway.demo.report import Report
+from gateway.demo.results import Evidence, make_report
 from gateway.demo.session import open_session
 from gateway.demo.setup import refuse_missing, started_stack
 from gateway.demo.stack import free_ports
 
 POLICY = "demo.yaml"
+DRAFTER = "ngram"
 K = 5
 """What the policy asks for in prod."""
 
@@ -43,7 +45,9 @@ def run_demo(*, pace: Pace, dtype: str, console: Console) -> Report:
         started_stack(console, folder=Path(folder), policy=policy, dtype=dtype, ports=free_ports()) as stack,
         open_session(stack, console) as session,
     ):
-        evidence = session.gather(load_prompts(pace.prompts), pace=pace, k=K, exact=dtype == "float32")
+        evidence = session.gather(
+            load_prompts(pace.prompts), pace=pace, drafter=DRAFTER, k=K, exact=dtype == "float32"
+        )
     machine = _machine(evidence, dtype=dtype, seconds=time.monotonic() - started)
     # Seeded, so that the same answers give the same intervals.
     return make_report(evidence, machine, Random(0))  # noqa: S311 resampling, not cryptography
@@ -56,5 +60,8 @@ def _machine(evidence: Evidence, *, dtype: str, seconds: float) -> dict[str, obj
         "max_tokens": evidence.max_tokens,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds),
-        "pass_seconds": {str(width): taken for width, taken in evidence.pass_seconds.items()},
+        "pass_seconds": {
+            drafter: {str(width): seconds for width, seconds in costs.pass_seconds.items()}
+            for drafter, costs in evidence.costs["in_engine"].items()
+        },
     }

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import httpx
+from click import ClickException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.cli.client import GatewayClient
-from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_costs
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
-from gateway.demo.measure import MODES, Mode, Trial, measure
-from gateway.demo.pace import CALIBRATION_TOKENS, Pace
+from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure, with_ids
+from gateway.demo.pace import Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
 from gateway.demo.render import show_backend
-from gateway.demo.report import Evidence
-from gateway.demo.setup import register_backend, runner_joined
+from gateway.demo.results import Evidence
+from gateway.demo.setup import BACKEND_NAME, register_backend, runner_joined
 from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
+from gateway.policy.model import DRAFTERS
 
 _RECORDS_WITHIN_S = 20.0
 _BACKEND_TIMEOUT_S = 120.0
@@ -36,74 +39,87 @@ class Session:
     """The clients of one demo.
 
     Attributes:
-        chats: The gateway, asked as the tenant of each mode.
+        chats: The gateway, asked as the tenant of each way.
         direct: The backend itself, asked for calibration.
         backend: The backend's other routes.
         rest: The gateway's REST API.
     """
 
-    chats: Mapping[Mode, ChatClient]
+    chats: Mapping[Way, ChatClient]
     direct: ChatClient
     backend: httpx.Client
     rest: GatewayClient
     model: str
     console: Console
 
-    def gather(self, prompts: Sequence[Prompt], *, pace: Pace, k: int, exact: bool) -> Evidence:
+    def gather(self, prompts: Sequence[Prompt], *, pace: Pace, drafter: str, k: int, exact: bool) -> Evidence:
         """Ask everything and fetch what it left behind.
 
         Args:
-            prompts: What is asked in each mode.
+            prompts: What is asked.
             pace: How much may be asked.
-            k: Draft tokens per step in prod, as the policy says.
+            drafter: What prod drafts with, as the policy says.
+            k: Draft tokens per step there.
             exact: Whether the backend computes in float32.
         """
+        self._calibrate_loop()
+        ways = ways_to_ask(prompts, pace.curve_prompts)
+        asked = [way for prompt in prompts for way in ways[prompt]]
         with self._progress() as progress:
-            calibration = self._calibration(progress, pace.calibration_rounds)
+            calibration = self._calibration(progress, pace)
             calibration.warm_up()
             calibration.add_round()
-            max_tokens = pace.answer_tokens(len(prompts), calibration.pass_seconds[1])
-            ask = self._asking(progress, max_tokens, len(prompts))
+            max_tokens = pace.answer_tokens(asked, calibration.costs(drafter).pass_seconds[1])
+            ask = self._asking(progress, max_tokens, len(asked))
             trials: list[Trial] = []
-            for block in _blocks(prompts, pace.calibration_rounds - 1):
-                trials += measure(block, ask, first=len(trials))
-                calibration.add_round()
+            for number, block in enumerate(_blocks(prompts, pace.calibration_rounds)):
+                if number:
+                    calibration.add_round()
+                asked_of_block = measure(block, ask, ways=ways.__getitem__, first=len(trials))
+                trials += [with_ids(trial, self._tokenize) for trial in asked_of_block]
         return Evidence(
             trials=trials,
             stages=self._stages(trials),
             undecided=undecided(trials, model=self.model, complete=self._complete),
-            pass_seconds=calibration.pass_seconds,
+            costs={
+                "in_engine": {name: calibration.costs(name) for name in DRAFTERS},
+                "gateway_loop": self._loop_costs(),
+            },
             max_tokens=max_tokens,
+            drafter=drafter,
             k=k,
             exact=exact,
         )
 
-    def _calibration(self, progress: Progress, rounds: int) -> Calibration:
+    def _calibration(self, progress: Progress, pace: Pace) -> Calibration:
         prompt = calibration_prompt()
-        task = progress.add_task("pass times", total=1 + rounds * REQUESTS_PER_ROUND)
+        requests = 1 + pace.calibration_rounds * REQUESTS_PER_ROUND
+        task = progress.add_task("pass times", total=requests)
 
         def ask(arguments: dict[str, object]) -> None:
             self.direct.ask(
                 prompt.text,
                 request_id="demo-calibration",
                 workload=prompt.workload,
-                max_tokens=CALIBRATION_TOKENS,
+                max_tokens=pace.calibration_tokens,
                 extra_body={"vllm_xargs": arguments},
             )
             progress.advance(task)
 
         return Calibration(read_metrics=lambda: self._fetch("/metrics").text, ask=ask)
 
-    def _asking(self, progress: Progress, max_tokens: int, prompts: int) -> Callable[[Mode, Prompt], Answer]:
-        task = progress.add_task("off, shadow and prod", total=prompts * len(MODES))
+    def _asking(self, progress: Progress, max_tokens: int, total: int) -> Callable[[Way, Prompt], Answer]:
+        task = progress.add_task("off, shadow and prod", total=total)
 
-        def ask(mode: Mode, prompt: Prompt) -> Answer:
-            progress.update(task, description=f"{prompt.workload}: {prompt.name} ({mode})")
-            answer = self.chats[mode].ask(
+        def ask(way: Way, prompt: Prompt) -> Answer:
+            progress.update(task, description=f"{prompt.workload}: {prompt.name} ({way})")
+            answer = self.chats[way].ask(
                 prompt.text,
-                request_id=f"demo-{mode}-{prompt.workload}-{prompt.name}",
+                request_id=f"demo-{way}-{prompt.workload}-{prompt.name}",
                 workload=prompt.workload,
                 max_tokens=max_tokens,
+                # Of a request that asks for more than OpenAI's fields, the loop keeps its hands off.
+                plain_fields=way is Way.LOOP,
             )
             progress.advance(task)
             return answer
@@ -111,7 +127,12 @@ class Session:
         return ask
 
     def _stages(self, trials: Sequence[Trial]) -> dict[str, Stage]:
-        expected = chain.from_iterable((t.shadow.request_id, t.prod.request_id) for t in trials)
+        expected = (
+            answer.request_id
+            for trial in trials
+            for way, answer in trial.answers.items()
+            if way is not Way.OFF
+        )
         found = collect(
             expected,
             self._find_stage,
@@ -128,6 +149,24 @@ class Session:
     def _find_stage(self, request_id: str) -> Mapping[str, Any] | None:
         stages: list[Mapping[str, Any]] = self.rest.get("/admin/v1/stages", request_id=request_id)["stages"]
         return stages[0] if stages else None
+
+    def _tokenize(self, text: str) -> list[int]:
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        ids: list[int] = self._fetch("/tokenize", body).json()["tokens"]
+        return ids
+
+    def _calibrate_loop(self) -> None:
+        """Have the gateway time its loop; without that it would not drive it."""
+        try:
+            with self.console.status("timing the gateway's loop"):
+                self.rest.post(f"/admin/v1/backends/{BACKEND_NAME}/calibrate")
+        except ClickException as error:
+            self.console.print(f"The gateway's loop was not timed: {error.message}", markup=False)
+
+    def _loop_costs(self) -> dict[str, Costs]:
+        """What the gateway has measured of its loop, by drafter."""
+        backend = self.rest.get(f"/admin/v1/backends/{BACKEND_NAME}")
+        return {found["drafter"]: loop_costs(found) for found in backend["calibrations"]}
 
     def _complete(self, body: dict[str, Any]) -> Mapping[str, Any]:
         reply: Mapping[str, Any] = self._fetch("/v1/completions", body).json()
@@ -165,7 +204,7 @@ def open_session(stack: Stack, console: Console) -> Iterator[Session]:
             return opened.enter_context(closing(ChatClient(url=url, key=key, model=model)))
 
         yield Session(
-            chats={mode: chat(stack.urls.gateway, _new_key(rest, mode)) for mode in MODES},
+            chats={way: chat(stack.urls.gateway, _new_key(rest, way)) for way in Way},
             direct=chat(stack.urls.backend, "none"),
             backend=opened.enter_context(
                 httpx.Client(base_url=stack.urls.backend, timeout=_BACKEND_TIMEOUT_S, trust_env=False)
@@ -176,9 +215,20 @@ def open_session(stack: Stack, console: Console) -> Iterator[Session]:
         )
 
 
-def _new_key(rest: GatewayClient, mode: str) -> str:
-    """An API key of the tenant that the policy gives this mode to."""
-    tenant = f"demo-{mode}"
+def ways_to_ask(prompts: Sequence[Prompt], curve_prompts: int) -> dict[Prompt, tuple[Way, ...]]:
+    """How each prompt is asked: the first `curve_prompts` of a workload with every other K too."""
+    seen: Counter[str] = Counter()
+    ways = {}
+    for prompt in prompts:
+        first = seen[prompt.workload] < curve_prompts
+        ways[prompt] = (*EVERY_PROMPT, *OTHER_KS) if first else EVERY_PROMPT
+        seen[prompt.workload] += 1
+    return ways
+
+
+def _new_key(rest: GatewayClient, way: Way) -> str:
+    """An API key of the tenant that the policy has this way's rule for."""
+    tenant = f"demo-{way}"
     key: str = rest.post("/admin/v1/keys", {"name": tenant, "tenant": tenant})["key"]
     return key
 

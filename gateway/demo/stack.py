@@ -132,10 +132,14 @@ def _parts(
 ) -> tuple[Part, ...]:
     tokens = {"ACE_RUNNER_TOKEN": secrets.token_urlsafe(24)}
     listen = ("--host", HOST, "--port")
+    draft_model = ("--draft-model", "demo")
     return (
         Part(
             name="embedded backend",
-            arguments=("draftrunner", "embedded-backend", *listen, str(ports.backend), "--dtype", dtype),
+            arguments=(
+                *("draftrunner", "embedded-backend", *listen, str(ports.backend)),
+                *("--dtype", dtype, *draft_model),
+            ),
             ready_url=f"{urls.backend}/health",
             time_limit_s=300,
         ),
@@ -153,11 +157,11 @@ def _parts(
             name="draft runner",
             arguments=(
                 *("draftrunner", "draft-runner", *listen, str(ports.runner)),
-                *("--gateway", urls.gateway),
+                *("--gateway", urls.gateway, *draft_model),
             ),
             environment=tokens,
             ready_url=f"{urls.runner}/healthz",
-            time_limit_s=60,
+            time_limit_s=120,
         ),
     )
 

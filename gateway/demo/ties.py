@@ -23,7 +23,7 @@ def undecided(trials: Iterable[Trial], *, model: str, complete: Complete) -> dic
     """
     best = {}
     for trial in trials:
-        for answer in (trial.shadow, trial.prod):
+        for answer in trial.answers.values():
             position = first_difference(trial.off.ids, answer.ids)
             if position is not None:
                 best[answer.request_id] = _best_two(answer, position, model, complete)

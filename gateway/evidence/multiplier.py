@@ -52,7 +52,7 @@ class Estimate:
 
 
 class Interval(NamedTuple):
-    """A multiplier and its 95 % bootstrap interval."""
+    """A number and its 95 % bootstrap interval."""
 
     value: float
     low: float
@@ -117,6 +117,17 @@ def bootstrap_multiplier(spec: Sequence[Speed], control: Sequence[Speed], rng: R
         return _tokens_per_second(_draw(spec, rng)) / _tokens_per_second(_draw(control, rng))
 
     return _interval(_tokens_per_second(spec) / _tokens_per_second(control), resampled)
+
+
+def bootstrap_rate(speeds: Sequence[Speed], rng: Random) -> Interval:
+    """Decode tokens per second over some answers; resampled by answer.
+
+    Args:
+        speeds: One for each answer; not empty, times above 0.
+        rng: Source of the resampling, so that a result can be repeated.
+    """
+    _refuse_empty(speeds=speeds)
+    return _interval(_tokens_per_second(speeds), lambda: _tokens_per_second(_draw(speeds, rng)))
 
 
 def paired_multiplier(pairs: Sequence[tuple[Speed, Speed]], rng: Random) -> Interval:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.errors import StoreError
 from gateway.fleet.urls import check_url
-from gateway.store.model import Runner
+from gateway.store.model import AnnouncedDraftModel, Runner
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,15 @@ class Runners:
         """The runners that may be asked for a replay."""
         return tuple(runner for runner in self._known if self.is_live(runner))
 
-    async def join(self, *, url: str, node: str, drafters: Sequence[str], version: str) -> Runner:
+    async def join(
+        self,
+        *,
+        url: str,
+        node: str,
+        drafters: Sequence[str],
+        version: str,
+        draft_model: AnnouncedDraftModel | None = None,
+    ) -> Runner:
         """Take note of a runner, or that it is still there. Works while the store is down.
 
         Raises:
@@ -55,6 +63,7 @@ class Runners:
             node=node,
             drafters=tuple(drafters),
             version=version,
+            draft_model=draft_model,
             joined_at=joined_at,
             seen_at=now,
         )

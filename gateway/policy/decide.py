@@ -103,6 +103,7 @@ def _apply(case: _Case, trail: list[str]) -> Decision:
         strategy=verdict.way.strategy if verdict.way else None,
         k=rule.k if drafter else None,
         max_tokens_per_minute=_budget(rule),
+        compare=_compared(rule, drafter),
         trail=(*trail, line),
     )
 
@@ -110,6 +111,12 @@ def _apply(case: _Case, trail: list[str]) -> Decision:
 def _budget(rule: Rule) -> int | None:
     budget = rule.shadow.max_tokens_per_minute
     return budget if rule.mode is Mode.SHADOW and budget != "unlimited" else None
+
+
+def _compared(rule: Rule, drafter: str | None) -> tuple[str, ...]:
+    if rule.mode is not Mode.SHADOW:
+        return ()
+    return tuple(dict.fromkeys(other for other in rule.shadow.compare if other != drafter))
 
 
 def _off(case: _Case) -> _Verdict:  # noqa: ARG001 - one shape

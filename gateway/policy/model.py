@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,6 +25,10 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 MAX_LOOKAHEAD = 16
+
+Drafter = Literal["ngram", "suffix", "draft_model"]
+DRAFTERS: tuple[Drafter, ...] = get_args(Drafter)
+"""The words by which a policy names a drafter."""
 
 
 class Mode(StrEnum):
@@ -198,10 +202,11 @@ def _lookahead_shape(value: object) -> str:
 
 
 class Shadow(_Strict):
-    """How much of shadow traffic is measured."""
+    """How much of shadow traffic is measured, and with which drafters beside the rule's own."""
 
     sample: Fraction = 1.0
     max_tokens_per_minute: Count | Literal["unlimited"] = "unlimited"
+    compare: tuple[Drafter, ...] = ()
 
 
 class Control(_Strict):
@@ -238,7 +243,7 @@ class Defaults(_Strict):
     # Before `mode`, so that the check of `mode` can see it.
     experimental: StrictBool = False
     mode: ModeWord = Mode.OFF
-    draft: Literal["auto", "none", "ngram", "suffix", "draft_model"] = "auto"
+    draft: Literal["auto", "none", Drafter] = "auto"
     lookahead: Annotated[
         Annotated[DraftLength, Tag("number")] | Annotated[Lookahead, Tag("range")],
         Discriminator(_lookahead_shape),
@@ -309,6 +314,7 @@ class Decision:
         strategy: How the target is made to verify, for the executor that drives it from outside.
         detail: The reason as a sentence, with its numbers; None without a reason.
         k: Draft tokens per step.
+        compare: Further drafters that a shadow answer is replayed for.
         trail: One line per rule considered, in order.
     """
 
@@ -322,4 +328,5 @@ class Decision:
     detail: str | None = None
     k: int | None = None
     max_tokens_per_minute: int | None = None
+    compare: tuple[str, ...] = ()
     trail: tuple[str, ...] = ()

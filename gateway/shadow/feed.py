@@ -202,7 +202,24 @@ class ShadowFeed:
             raise Skipped(SkipReason.OVER_BUDGET)
         prompt_ids, answer_ids = await self._ids(answer.backend, read)
         replay = await self._replay(answer, prompt_ids, answer_ids, drafter, k)
-        return replay_record(answer, read.numbers, k, replay)
+        compared = {
+            other: await self._compare(answer, prompt_ids, answer_ids, other, k) for other in decision.compare
+        }
+        return replay_record(answer, read.numbers, k, replay, compared)
+
+    async def _compare(
+        self,
+        answer: FinishedAnswer,
+        prompt_ids: Sequence[int],
+        answer_ids: Sequence[int],
+        drafter: str,
+        k: int,
+    ) -> Replay | SkipReason:
+        """A further drafter's replay, or why there is none: it must not cost the answer its own."""
+        try:
+            return await self._replay(answer, prompt_ids, answer_ids, drafter, k)
+        except Skipped as skipped:
+            return skipped.reason
 
     def _check_runner(self, drafter: str) -> None:
         """Before the backend is put to work for ids that nobody would take."""

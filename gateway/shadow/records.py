@@ -8,6 +8,7 @@ from typing import Any
 from gateway.evidence.engine_metrics import EngineNumbers, acceptance_rate, mean_acceptance_length
 from gateway.policy.model import Action
 from gateway.shadow.answer import FinishedAnswer
+from gateway.shadow.reasons import SkipReason
 from gateway.shadow.runner import Replay, ReplayCounts
 from gateway.telemetry.record import StageRecord
 
@@ -17,8 +18,22 @@ def skip_record(answer: FinishedAnswer, reason: str) -> StageRecord:
     return StageRecord(action=Action.SKIP.value, reason=str(reason), **_common(answer))
 
 
-def replay_record(answer: FinishedAnswer, numbers: EngineNumbers, k: int, replay: Replay) -> StageRecord:
-    """The record of a replayed answer: the counts of `k`, beside the curve of every K replayed."""
+def replay_record(
+    answer: FinishedAnswer,
+    numbers: EngineNumbers,
+    k: int,
+    replay: Replay,
+    compared: Mapping[str, Replay | SkipReason],
+) -> StageRecord:
+    """The record of a replayed answer: the counts of `k`, beside the curve of every K replayed.
+
+    Args:
+        answer: What was replayed.
+        numbers: What its engine said of it.
+        k: Draft tokens per step that the rule asks for.
+        replay: What the rule's drafter would have done.
+        compared: The same for further drafters by name, or why it is not known.
+    """
     counts = replay.curve[k]
     return StageRecord(
         action=Action.WOULD_SPECULATE.value,
@@ -36,7 +51,8 @@ def replay_record(answer: FinishedAnswer, numbers: EngineNumbers, k: int, replay
         decode_tokens=numbers.decode_tokens,
         decode_seconds=numbers.decode_seconds,
         tokens_per_second=numbers.tokens_per_second,
-        k_curve={str(k): _curve_point(counts) for k, counts in sorted(replay.curve.items())},
+        k_curve=_curve(replay),
+        compared={name: _compared(k, found) for name, found in compared.items()} or None,
         **_common(answer),
     )
 
@@ -58,6 +74,23 @@ def _common(answer: FinishedAnswer) -> dict[str, Any]:
         "policy_revision": answer.policy_revision,
         "traceparent": answer.traceparent,
     }
+
+
+def _compared(k: int, found: Replay | SkipReason) -> Mapping[str, Any]:
+    if isinstance(found, SkipReason):
+        return {"reason": found.value}
+    counts = found.curve[k]
+    return {
+        "acceptance_rate": acceptance_rate(counts.accepted_tokens, counts.draft_tokens),
+        "steps": counts.steps,
+        "draft_tokens": counts.draft_tokens,
+        "accepted_tokens": counts.accepted_tokens,
+        "curve": _curve(found),
+    }
+
+
+def _curve(replay: Replay) -> dict[str, Mapping[str, Any]]:
+    return {str(k): _curve_point(counts) for k, counts in sorted(replay.curve.items())}
 
 
 def _curve_point(counts: ReplayCounts) -> Mapping[str, Any]:

@@ -80,7 +80,7 @@ class _Away:
 class RunnerClient:
     """Asks one of the runners that have joined.
 
-    Logs once when there is none left to ask, and once when there is again.
+    Logs once for each drafter when there is none left to ask, and once when there is again.
 
     Args:
         client: Makes the calls, with TIMEOUT; its owner closes it.
@@ -102,7 +102,7 @@ class RunnerClient:
         self._headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         self._clock = clock
         self._away: dict[str, _Away] = {}
-        self._was_available = True
+        self._unavailable: set[str] = set()
 
     def check(self, drafter: str) -> None:
         """Find out, without a call, whether anybody could be asked now.
@@ -113,7 +113,7 @@ class RunnerClient:
         try:
             self._ready(drafter)
         except RunnerUnavailable as unavailable:
-            self._note_unavailable(str(unavailable))
+            self._note_unavailable(drafter, str(unavailable))
             raise
 
     async def replay(
@@ -154,9 +154,9 @@ class RunnerClient:
         try:
             reply = await self._ask_one(self._ready(drafter), orjson.dumps(asked))
         except RunnerUnavailable as unavailable:
-            self._note_unavailable(str(unavailable))
+            self._note_unavailable(drafter, str(unavailable))
             raise
-        self._note_available()
+        self._note_available(drafter)
         return _read(reply, ks)
 
     def _ready(self, drafter: str) -> list[str]:
@@ -193,17 +193,19 @@ class RunnerClient:
         wait_s = min(last.wait_s * 2, LONGEST_WAIT_S) if last else FIRST_WAIT_S
         self._away[url] = _Away(self._clock() + wait_s, wait_s)
 
-    def _note_unavailable(self, why: str) -> None:
-        if self._was_available:
+    def _note_unavailable(self, drafter: str, why: str) -> None:
+        if drafter not in self._unavailable:
             logger.warning(
-                "No draft runner can be asked (%s). Shadow answers are skipped until one can.", why
+                "No draft runner can be asked for %s (%s). Shadow answers go without its replay.",
+                drafter,
+                why,
             )
-        self._was_available = False
+        self._unavailable.add(drafter)
 
-    def _note_available(self) -> None:
-        if not self._was_available:
-            logger.info("A draft runner answers again; shadow answers are replayed.")
-        self._was_available = True
+    def _note_available(self, drafter: str) -> None:
+        if drafter in self._unavailable:
+            logger.info("A draft runner answers again; shadow answers are replayed for %s.", drafter)
+        self._unavailable.discard(drafter)
 
 
 def _read(reply: httpx.Response, ks: Sequence[int]) -> Replay:

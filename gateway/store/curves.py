@@ -20,11 +20,18 @@ Curve = Mapping[str, Mapping[str, Any]]
 _COUNTS = ("passes", "steps", "draft_tokens", "accepted_tokens")
 
 
-def summed_curves(grouped_by: tuple[str, ...]) -> Select[Any]:
-    """The query whose rows `curve_of` reads, one for each group."""
+def summed_curves(grouped_by: tuple[str, ...], compared: str | None = None) -> Select[Any]:
+    """The query whose rows `curve_of` reads, one for each group.
+
+    Args:
+        grouped_by: Columns in which the records of a group agree.
+        compared: Whose curves; the record's own drafter's if None, else those of this further one.
+    """
+    column = stage_records.c.k_curve if compared is None else stage_records.c.compared
+    curve = column if compared is None else column[(compared, "curve")]
     newest = (
-        select(stage_records)
-        .where(stage_records.c.k_curve.is_not(None))
+        select(stage_records, curve.label("curve"))
+        .where(column.is_not(None))
         .order_by(stage_records.c.id.desc())
         .limit(NEWEST)
         .subquery()
@@ -32,9 +39,9 @@ def summed_curves(grouped_by: tuple[str, ...]) -> Select[Any]:
     key = [newest.c[name] for name in grouped_by]
     sums: list[Label[Any]] = []
     for k in CURVE_KS:
-        sums += [_sum(newest.c.k_curve, k, name) for name in _COUNTS]
-        sums += [_sum(newest.c.k_curve, k, "passes_by_drafts", str(drafts)) for drafts in range(k + 1)]
-        tokens = _number(newest.c.k_curve, k, "tokens_per_pass") * _number(newest.c.k_curve, k, "passes")
+        sums += [_sum(newest.c.curve, k, name) for name in _COUNTS]
+        sums += [_sum(newest.c.curve, k, "passes_by_drafts", str(drafts)) for drafts in range(k + 1)]
+        tokens = _number(newest.c.curve, k, "tokens_per_pass") * _number(newest.c.curve, k, "passes")
         sums.append(func.sum(tokens).label(_label(k, "tokens")))
     return select(*key, *sums).group_by(*key)
 

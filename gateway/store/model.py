@@ -26,11 +26,26 @@ class StoredKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedDraftModel:
+    """The draft model that a runner has loaded.
+
+    Attributes:
+        fingerprint: Of its weights; another checkpoint has another.
+        vocabulary_size: How many token ids it may propose.
+    """
+
+    name: str
+    fingerprint: str
+    vocabulary_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
     """A draft runner that has joined.
 
     Attributes:
         url: Base URL that the gateway reaches it at.
+        draft_model: None when it has loaded none.
         seen_at: Unix time of its latest join; it repeats the join every few seconds.
     """
 
@@ -40,6 +55,7 @@ class Runner:
     version: str
     joined_at: float
     seen_at: float
+    draft_model: AnnouncedDraftModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert, select, update
+from dataclasses import asdict
+
+from sqlalchemy import RowMapping, delete, insert, select, update
 
 from gateway.store.database import Database, unbroken
-from gateway.store.model import Runner
+from gateway.store.model import AnnouncedDraftModel, Runner
 from gateway.store.tables import runners
 
 _FORGOTTEN_S = 86_400.0
@@ -22,7 +24,7 @@ class RunnerRows:
         """Every runner, most recently seen first."""
         async with self._database.reading() as connection:
             rows = await connection.execute(select(runners).order_by(runners.c.seen_at.desc()))
-            return tuple(Runner(**{**row, "drafters": tuple(row["drafters"])}) for row in rows.mappings())
+            return tuple(_runner(row) for row in rows.mappings())
 
     @unbroken
     async def join(self, runner: Runner) -> None:
@@ -32,6 +34,7 @@ class RunnerRows:
             "drafters": list(runner.drafters),
             "version": runner.version,
             "seen_at": runner.seen_at,
+            "draft_model": asdict(runner.draft_model) if runner.draft_model else None,
         }
         async with self._database.writing() as connection:
             long_gone = runners.c.seen_at < runner.seen_at - _FORGOTTEN_S
@@ -41,3 +44,14 @@ class RunnerRows:
                 await connection.execute(
                     insert(runners).values(url=runner.url, joined_at=runner.joined_at, **seen)
                 )
+
+
+def _runner(row: RowMapping) -> Runner:
+    announced = row["draft_model"]
+    return Runner(
+        **{
+            **row,
+            "drafters": tuple(row["drafters"]),
+            "draft_model": AnnouncedDraftModel(**announced) if announced else None,
+        }
+    )

@@ -39,8 +39,11 @@ _SUMMED = (
 
 _COPIED = (
     *("at", "request_id", "mode", "action", "reason", "model", "backend", "workload", "drafter", "executor"),
-    *("k", "draft_tokens", "accepted_tokens", "k_curve"),
+    *("k", "draft_tokens", "accepted_tokens", "k_curve", "compared"),
 )
+
+_LONG = ("k_curve", "compared")
+"""Kept out of the payload, and summed from columns of their own."""
 
 Row = dict[str, Any]
 GroupKey = tuple[str | int | None, ...]
@@ -64,7 +67,8 @@ def row_of(record: StageRecord) -> Row:
         row |= {"timed_tokens": record.decode_tokens, "timed_seconds": record.decode_seconds}
     else:
         row |= {"timed_tokens": None, "timed_seconds": None}
-    del payload["k_curve"]  # long, and summed from a column of its own
+    for name in _LONG:
+        del payload[name]
     return {**row, "payload": payload}
 
 
@@ -92,7 +96,9 @@ class StageRows:
         """The records that a query asks for, as JSON values, newest first."""
         table = stage_records.c
         wanted = (
-            select(table.payload, table.k_curve).order_by(table.at.desc(), table.id.desc()).limit(query.limit)
+            select(table.payload, *(table[name] for name in _LONG))
+            .order_by(table.at.desc(), table.id.desc())
+            .limit(query.limit)
         )
         for column in (table.mode, table.action, table.model, table.request_id):
             if (value := getattr(query, column.name)) is not None:
@@ -101,7 +107,7 @@ class StageRows:
             wanted = wanted.where(table.at > query.after)
         async with self._database.reading() as connection:
             rows = await connection.execute(wanted)
-            return [{**payload, "k_curve": k_curve} for payload, k_curve in rows]
+            return [{**payload, **dict(zip(_LONG, long, strict=True))} for payload, *long in rows]
 
     @unbroken
     async def reasons(self) -> tuple[ReasonCount, ...]:
@@ -128,12 +134,17 @@ class StageRows:
             return tuple(StageGroup(**row) for row in rows.mappings())
 
     @unbroken
-    async def curves(self) -> dict[GroupKey, Curve]:
-        """The K curves of the newest records that carry one, summed for each group."""
+    async def curves(self, compared: str | None = None) -> dict[GroupKey, Curve]:
+        """The K curves of the newest records that carry one, summed for each group.
+
+        Args:
+            compared: A drafter that the records' own was compared with, for its curves instead.
+        """
         names = tuple(column.name for column in _GROUPED_BY)
         async with self._database.reading() as connection:
-            rows = (await connection.execute(summed_curves(names))).mappings()
-            return {tuple(row[name] for name in names): curve_of(row) for row in rows}
+            rows = (await connection.execute(summed_curves(names, compared))).mappings()
+            curves = {tuple(row[name] for name in names): curve_of(row) for row in rows}
+        return {key: curve for key, curve in curves.items() if curve}
 
     @unbroken
     async def speeds(self, group: StageGroup, *, control: bool, newest: int) -> list[Speed]:

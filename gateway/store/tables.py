@@ -79,6 +79,7 @@ runners = Table(
     Column("version", Text, nullable=False),
     Column("joined_at", Double, nullable=False),
     Column("seen_at", Double, nullable=False),
+    Column("draft_model", JSON),
 )
 
 calibrations = Table(
@@ -118,6 +119,7 @@ stage_records = Table(
     Column("timed_tokens", BigInteger),
     Column("timed_seconds", Double),
     Column("k_curve", JSON(none_as_null=True)),
+    Column("compared", JSON(none_as_null=True)),
     Column("payload", JSON, nullable=False),
     Index(None, "at"),
     Index(None, "request_id"),

@@ -63,6 +63,9 @@ class StageRecord:
         multiplier_reason: Why multiplier is None.
         k_curve: For K = 1..8 (string keys): passes, steps, draft_tokens, accepted_tokens,
             tokens_per_pass, acceptance_rate, passes_by_drafts ({drafts in the pass: passes}).
+        compared: What other drafters would have done with the same answer, by name: acceptance_rate,
+            steps, draft_tokens and accepted_tokens for the same K, and their `curve`; or the `reason`
+            why it is not known.
     """
 
     request_id: str
@@ -101,6 +104,7 @@ class StageRecord:
     policy_revision: str = ""
     traceparent: str | None = None
     k_curve: Mapping[str, Mapping[str, Any]] | None = field(default=None)
+    compared: Mapping[str, Mapping[str, Any]] | None = field(default=None)
 
 
 MAX_TEXT = 512

@@ -15,6 +15,7 @@ import pytest
 
 from draftrunner import service
 from draftrunner.__main__ import main
+from draftrunner.drafters import DRAFTERS
 from tests.fakes.joinable import JoinableGateway
 from tests.fakes.served import served
 
@@ -124,7 +125,7 @@ def test_a_started_runner_joins_its_gateway_with_a_url_that_answers() -> None:
             _, log = process.communicate()
     assert join.authorization == "Bearer sesame"
     assert join.body["node"] == socket.gethostname()
-    assert join.body["drafters"] == info["drafters"] == ["ngram", "suffix"]
+    assert join.body["drafters"] == info["drafters"] == sorted(DRAFTERS)
     assert join.body["version"] == info["version"]
     assert f"draft runner listening on {join.body['url']}" in log
     assert "accepted this runner" in log
@@ -171,5 +172,67 @@ def test_the_embedded_backend_is_started_as_asked(monkeypatch: pytest.MonkeyPatc
         "model": "demo",
         "dtype": "bfloat16",
         "served_model_name": None,
+        "draft_model": None,
     }
-    assert given == {"host": "::1", "port": 0, "model": "/m", "dtype": "float32", "served_model_name": "x"}
+    assert given == {
+        "host": "::1",
+        "port": 0,
+        "model": "/m",
+        "dtype": "float32",
+        "served_model_name": "x",
+        "draft_model": None,
+    }
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """What draft models were asked for, in place of loading them."""
+    asked: list[dict[str, object]] = []
+    loading = types.ModuleType("draftrunner.drafters.loading")
+    loading.load_draft_model = lambda model, **how: asked.append({"model": model, **how}) or "loaded"  # type: ignore[attr-defined, func-returns-value]
+    monkeypatch.setitem(sys.modules, loading.__name__, loading)
+    return asked
+
+
+def test_the_draft_runner_drafts_with_the_model_asked_for(
+    monkeypatch: pytest.MonkeyPatch, loads: list[dict[str, object]]
+) -> None:
+    monkeypatch.setenv("ACE_RUNNER_TOKEN", "sesame")
+    started: list[object] = []
+    monkeypatch.setattr(service, "run", lambda **asked: started.append(asked["draft_model"]))
+    main(["draft-runner"])
+    main(["draft-runner", "--draft-model=demo"])
+    main(["draft-runner", "--draft-model=/m", "--device=cuda", "--draft-memory=1.5"])
+    assert started == [None, "loaded", "loaded"]
+    assert loads == [
+        {"model": "demo", "device": "auto", "memory_gib": 4.0},
+        {"model": "/m", "device": "cuda", "memory_gib": 1.5},
+    ]
+
+
+def test_the_embedded_backend_drafts_beside_its_target(
+    monkeypatch: pytest.MonkeyPatch, loads: list[dict[str, object]]
+) -> None:
+    started: list[object] = []
+    server = types.ModuleType("draftrunner.embedded.server")
+    server.run = lambda **asked: started.append(asked["draft_model"])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, server.__name__, server)
+    main(["embedded-backend", "--draft-model=demo"])
+    assert started == ["loaded"]
+    assert loads == [{"model": "demo", "device": "cpu", "memory_gib": 4.0}]
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "nan", "inf", "much"])
+def test_a_memory_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], size: str) -> None:
+    said = complaint(["draft-runner", f"--draft-memory={size}"], capsys)
+    assert f"'{size}' is not a number of gibibytes above 0" in said
+
+
+def test_without_torch_a_draft_model_says_what_to_install() -> None:
+    hide = "import sys, os; sys.modules.update(torch=None, transformers=None); "
+    token = "os.environ['ACE_RUNNER_TOKEN'] = 'sesame'; "
+    ended = run_python(
+        f"{hide}{token}from draftrunner.__main__ import main; main(['draft-runner', '--draft-model=demo'])"
+    )
+    assert ended.returncode == 1
+    assert re.search(r"ace draft-runner: \w+ is not installed\. Run: pip install", ended.stderr)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ from draftrunner.profiles import PROFILES
 from draftrunner.replay import UNKNOWN_ID, replay
 from draftrunner.service import MAX_BODY_BYTES, MAX_IDS, create_app
 from tests.fakes.served import served
+from tests.fakes.target import GuessingDrafter, markov
 
 TOKEN = "open-sesame"
 PROMPT_IDS = [5, 6, 7, 8, 9, 5, 6]
@@ -123,7 +124,76 @@ def test_info_says_what_the_runner_can_do(client: httpx.Client) -> None:
         "drafters": sorted(DRAFTERS),
         "profiles": sorted(PROFILES),
         "device": "cpu",
+        "draft_model": None,
     }
+
+
+# --- a draft model ---------------------------------------------------------------------------
+
+
+class SpelledDraftModel:
+    """Takes the place of a loaded draft model: a drafter by a rule, and a vocabulary of numbers."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self.drafter = GuessingDrafter(markov(1, order=2, vocabulary=10))
+        self.drafter.name = "draft_model"
+
+    def described(self) -> dict[str, Any]:
+        return {"name": "small", "fingerprint": "f00d"}
+
+    def texts(self, lists: Sequence[Sequence[int]]) -> list[str]:
+        return [" ".join(map(str, ids)) for ids in lists]
+
+
+@pytest.fixture
+def drafting() -> Iterator[httpx.Client]:
+    """A client of a runner that has a draft model."""
+    model: Any = SpelledDraftModel()
+    app = create_app(token=TOKEN, version="1", drafters=make_drafters(model.drafter), draft_model=model)
+    with served(app) as url, client_of(url) as client:
+        yield client
+
+
+def test_a_loaded_draft_model_is_described(drafting: httpx.Client) -> None:
+    info = drafting.get("/v1/info").json()
+    assert info["draft_model"] == {"name": "small", "fingerprint": "f00d"}
+    assert info["device"] == "cuda"
+    assert info["drafters"] == sorted([*DRAFTERS, "draft_model"])
+
+
+def test_a_draft_model_replays_like_the_pure_function(drafting: httpx.Client) -> None:
+    reply = drafting.post("/v1/replay", json=body(drafter="draft_model"))
+    expected = replay(PROMPT_IDS, ANSWER_IDS, SpelledDraftModel().drafter, [5])[5]
+    assert reply.json()["curve"]["5"]["per_step_accepted"] == list(expected.per_step_accepted)
+    assert reply.json()["curve"]["5"]["draft_tokens"] == expected.draft_tokens > 0
+
+
+def test_a_draft_models_ids_are_spelled(drafting: httpx.Client) -> None:
+    asked = {"drafter": "draft_model", "ids": [[1, 2], [], [3]]}
+    assert drafting.post("/v1/detokenize", json=asked).json() == {"texts": ["1 2", "", "3"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"drafter": "ngram"}, "drafter: 'ngram' is not known. Allowed: draft_model."),
+        ({"ids": [1]}, "ids.0: Input should be a valid array"),
+        ({"ids": [[-1]]}, "ids.0.0: Input should be greater than or equal to 0"),
+        ({"text": ""}, "text: Extra inputs are not permitted"),
+    ],
+)
+def test_what_cannot_be_spelled_is_refused(
+    drafting: httpx.Client, changes: dict[str, Any], message: str
+) -> None:
+    asked = {"drafter": "draft_model", "ids": [[1]], **changes}
+    assert message in complaint(drafting.post("/v1/detokenize", json=asked), 400, "invalid_request")
+
+
+def test_without_a_draft_model_there_is_nothing_to_spell(client: httpx.Client) -> None:
+    reply = client.post("/v1/detokenize", json={"drafter": "draft_model", "ids": [[1]]})
+    assert "'draft_model' is not known. Allowed: none." in complaint(reply, 400, "invalid_request")
 
 
 # --- who may ask -----------------------------------------------------------------------------
@@ -138,7 +208,9 @@ def test_health_needs_no_token(url: str) -> None:
     "authorization",
     ["", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer open-sesamE", f"Bearer {TOKEN}x", "Bearer \xe9"],
 )
-@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/info"), ("POST", "/v1/replay")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/info"), ("POST", "/v1/replay"), ("POST", "/v1/detokenize")]
+)
 def test_every_other_route_needs_the_token(url: str, authorization: str, method: str, path: str) -> None:
     headers = [(b"authorization", authorization.encode("latin-1"))] if authorization else []
     with client_of(url, authorization="") as stranger:

@@ -68,6 +68,7 @@ class LoopRunner:
         drafters: What it has announced.
         propose: Drafts.
         fault: What goes wrong; None for nothing.
+        says: Told each frame before it is sent; what it returns is sent instead.
         rejects: Status that the handshake is refused with; None takes everybody.
         conversations: Every loop so far.
         tokens_sent: Authorization headers so far.
@@ -83,6 +84,7 @@ class LoopRunner:
     def reset(self, propose: Propose, fault: Fault | None = None, rejects: int | None = None) -> None:
         """Draft by `propose` from now on, and fail by `fault`."""
         self.propose, self.fault, self.rejects = propose, fault, rejects
+        self.says: Callable[[Document], object] = lambda frame: frame
         self.conversations: list[Conversation] = []
         self.authorizations: list[str] = []
 
@@ -102,7 +104,7 @@ class LoopRunner:
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(PATIENCE_S)
         conversation = Conversation()
-        line = _Line(connection, conversation, self.fault)
+        line = _Line(connection, conversation, self.fault, self.says)
         with contextlib.suppress(OSError, _Over), connection:
             try:
                 if line.handshake(self):
@@ -148,7 +150,14 @@ class _Over(Exception):
 class _Line:
     """Frames over a socket, and the fault in its place."""
 
-    def __init__(self, connection: socket.socket, conversation: Conversation, fault: Fault | None) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        conversation: Conversation,
+        fault: Fault | None,
+        says: Callable[[Document], object],
+    ) -> None:
+        self._says = says
         self._connection = connection
         self._conversation = conversation
         self._fault = fault
@@ -188,9 +197,9 @@ class _Line:
             return
         raise _Over
 
-    def _spoilt(self, frame: Document) -> Document | str:
+    def _spoilt(self, frame: Document) -> object:
         if self._fault is None or self._conversation.frames < self._fault.after:
-            return frame
+            return self._says(frame)
         match self._fault.how:
             case "garbage":
                 return "[]"

@@ -109,6 +109,16 @@ class MarkovModel:
         return SimpleNamespace(logits=self._logits[input_ids[:, -logits_to_keep:]])
 
 
+def drifted(model: Any, share: float) -> Any:
+    """The same model, its weights off by `share` of their spread: it often agrees with what it was."""
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight += share * weight.std() * torch.randn(weight.shape, generator=noise)
+    return model
+
+
 class ScriptedModel:
     """Takes the place of a transformers model, and predicts a script by position whatever it is fed.
 

@@ -13,23 +13,27 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from draftrunner.drafters import DRAFTERS
+from draftrunner.drafters import DRAFTERS, make_drafters
+from draftrunner.drafters.draft_model import DraftModelDrafter
 from draftrunner.embedded.answers import Answer
 from draftrunner.embedded.engine import Failure, Limits, QueueFull
+from draftrunner.embedded.fitting import fitting
 from draftrunner.embedded.generation import Ask, Emission, Mode
 from draftrunner.embedded.prefixes import CHUNK
 from draftrunner.embedded.prompts import Tokenizer
 from draftrunner.embedded.sampling import Sampling
 from draftrunner.embedded.target import LanguageModel
 from draftrunner.model import NOBODY, DraftSession, Origin
+from draftrunner.profiles import EMBEDDED
 from draftrunner.replay import replay
 from draftrunner.weights import Checkpoint, load_model, load_tokenizer
 from tests.fakes.engine_runs import GREEDY, Deliveries, EngineRun, prod, running_engine
-from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel
+from tests.fakes.tiny_lm import CONTEXT_LENGTH, ScriptedModel, drifted
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.slow
 
+EVERY_DRAFTER = [*DRAFTERS, "draft_model"]
 LOOKAHEADS = [1, 3, 5, 8]
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, top_k=0, seed=11)
 PROMPTS = [
@@ -61,8 +65,16 @@ def tokenizer(tiny_checkpoint: Checkpoint) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def run(tiny: LanguageModel, tokenizer: Tokenizer) -> Iterator[EngineRun]:
-    with running_engine(tiny, tokenizer.decode) as running:
+def run(tiny: LanguageModel, tokenizer: Tokenizer, tiny_checkpoint: Checkpoint) -> Iterator[EngineRun]:
+    """With every drafter there is; the draft model is a target gone slightly wrong."""
+    small = drifted(load_model(tiny_checkpoint, "float32"), 0.05)
+    draft_model = DraftModelDrafter(small, known_ids=tiny.vocabulary_size)
+    drafters = {
+        name: fitting(profiles[EMBEDDED.name], tiny.context_length)
+        for name, profiles in make_drafters(draft_model).items()
+    }
+    assert set(drafters) == set(EVERY_DRAFTER)
+    with running_engine(tiny, tokenizer.decode, drafters=drafters) as running:
         yield running
 
 
@@ -85,7 +97,7 @@ def plain(run: EngineRun, asks: list[Ask]) -> list[Answer]:
 # --- speculation changes nothing but the number of forwards -----------------------------------
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", EVERY_DRAFTER)
 @pytest.mark.parametrize("k", LOOKAHEADS)
 def test_speculated_ids_equal_plain_ids(
     run: EngineRun, asks: list[Ask], plain: list[Answer], k: int, drafter: str
@@ -100,7 +112,7 @@ def passes(answers: Sequence[Answer]) -> int:
     return sum(len(answer.finish.steps) for answer in answers if answer.finish)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", EVERY_DRAFTER)
 @pytest.mark.parametrize("k", LOOKAHEADS)
 def test_replay_counts_what_the_live_run_counted(
     run: EngineRun, asks: list[Ask], k: int, drafter: str

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from gateway.control.operation import Readiness
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
@@ -85,8 +87,19 @@ async def test_the_api_describes_itself(control: ControlPlane) -> None:
     assert "text/html" in page.headers["content-type"]
 
 
-async def test_a_runner_that_joins_is_shown(control: ControlPlane) -> None:
-    body = {"url": "http://127.0.0.1:8090/", "node": "n1", "drafters": ["ngram"], "version": "1"}
+@pytest.mark.parametrize(
+    "draft_model", [None, {"name": "small", "fingerprint": "f00d", "vocabulary_size": 49_152}]
+)
+async def test_a_runner_that_joins_is_shown(
+    control: ControlPlane, draft_model: dict[str, object] | None
+) -> None:
+    body = {
+        "url": "http://127.0.0.1:8090/",
+        "node": "n1",
+        "drafters": ["ngram"],
+        "version": "1",
+        "draft_model": draft_model,
+    }
     headers = {"authorization": f"Bearer {RUNNER}"}
     joined = await control.http.post("/runner/v1/join", json=body, headers=headers)
     assert joined.status_code == 200

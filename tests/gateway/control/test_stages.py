@@ -107,6 +107,7 @@ async def test_a_bucket_has_its_rates_from_sums_and_not_from_rates(control: Cont
         "tokens_per_second": 50.0,
         "multiplier": bucket["multiplier"],
         "k_curve": None,
+        "compared": None,
     }
 
 
@@ -150,8 +151,9 @@ async def test_shadow_curves_are_merged_in_their_bucket(control: ControlPlane) -
         "acceptance_rate": 0.4,
         "passes_by_drafts": {"0": 5, "1": 5},
     }
-    shadow = {**SHADOW, "action": "would_speculate"}
-    await control.keep(stage(**shadow, k_curve={"1": point}), stage(**shadow, k_curve={"1": point}))
+    shadow = {**SHADOW, "action": "would_speculate", "k_curve": {"1": point}}
+    other = {"suffix": {"curve": {"1": {**point, "accepted_tokens": 3}}}, "draft_model": {"reason": "away"}}
+    await control.keep(stage(**shadow), stage(**shadow, compared=other))
     (bucket,) = (await control.get(SUMMARY))["buckets"]
     assert bucket["k_curve"] == {
         "1": {
@@ -164,4 +166,6 @@ async def test_shadow_curves_are_merged_in_their_bucket(control: ControlPlane) -
             "passes_by_drafts": {"0": 10, "1": 10},
         }
     }
+    assert list(bucket["compared"]) == ["suffix"]
+    assert bucket["compared"]["suffix"]["1"]["acceptance_rate"] == 0.6
     assert bucket["multiplier"]["value"] is None

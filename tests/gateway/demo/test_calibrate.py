@@ -1,10 +1,13 @@
 import pytest
 
-from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration
+from gateway.demo.calibrate import REQUESTS_PER_ROUND, TIMED, Calibration, Costs, loop_costs
 
 
 class Backend:
-    """Makes one plain pass and three full ones for each request, a pass of width w taking 10 + w ms."""
+    """Makes one plain pass and three full ones for each request.
+
+    A pass of width w takes 10 + w ms, with a draft model 10 + 2 w ms.
+    """
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
@@ -15,8 +18,9 @@ class Backend:
         self.asked.append(arguments)
         k = arguments.get("ace_k", 0)
         assert isinstance(k, int)
+        slowness = 2 if arguments.get("ace_drafter") == "draft_model" else 1
         for width in (1, 1 + k, 1 + k, 1 + k):
-            self._passes.setdefault(width, []).append((10 + width) / 1000)
+            self._passes.setdefault(width, []).append((10 + slowness * width) / 1000)
 
     def metrics(self) -> str:
         lines = ["# HELP ace_embedded_pass_seconds s", "# TYPE ace_embedded_pass_seconds summary"]
@@ -35,7 +39,12 @@ def test_pass_times_are_means_of_the_calibrations_own_passes() -> None:
         calibration.add_round()
         backend.ask({})  # somebody else's, between two rounds
 
-    assert calibration.pass_seconds == pytest.approx({width: (10 + width) / 1000 for width in range(1, 10)})
+    widths = (1, 2, 4, 6, 9)
+    lookup, draft_model = calibration.costs("ngram"), calibration.costs("draft_model")
+    assert lookup.plain_seconds == draft_model.plain_seconds == pytest.approx(0.011)
+    assert lookup.pass_seconds == pytest.approx({w: (10 + w) / 1000 for w in widths})
+    assert draft_model.pass_seconds == pytest.approx({w: (10 + 2 * w) / 1000 for w in widths} | {1: 0.011})
+    assert calibration.costs("suffix") == lookup
 
 
 def test_the_warm_up_counts_for_nothing() -> None:
@@ -44,16 +53,24 @@ def test_the_warm_up_counts_for_nothing() -> None:
 
     calibration.warm_up()
 
-    assert calibration.pass_seconds == {}
+    assert calibration.costs("ngram") == Costs(plain_seconds=None, pass_seconds={})
     assert backend.asked == [{"ace_mode": "off"}]
 
 
-def test_plain_decoding_and_every_k_are_asked_in_each_round() -> None:
+def test_plain_decoding_and_every_timed_drafter_are_asked_in_each_round() -> None:
     backend = Backend()
 
     Calibration(read_metrics=backend.metrics, ask=backend.ask).add_round()
 
-    assert backend.asked == [{"ace_mode": "off"}, *({"ace_mode": "prod", "ace_k": k} for k in range(1, 9))]
+    assert backend.asked == [
+        {"ace_mode": "off"},
+        *(
+            {"ace_mode": "prod", "ace_k": k, "ace_drafter": drafter}
+            for drafter in TIMED
+            for k in (1, 3, 5, 8)
+        ),
+        {"ace_mode": "off"},
+    ]
     assert len(backend.asked) == REQUESTS_PER_ROUND
 
 
@@ -62,4 +79,17 @@ def test_a_backend_without_the_metric_gives_no_times() -> None:
 
     calibration.add_round()
 
-    assert calibration.pass_seconds == {}
+    assert calibration.costs("ngram") == Costs(plain_seconds=None, pass_seconds={})
+
+
+def test_a_step_of_the_loop_takes_its_call_and_its_drafting() -> None:
+    shown = {
+        "plain_seconds": 0.07,
+        "verify_seconds": {"0": 0.08, "5": 0.1},
+        "draft_seconds": {"0": 0.001, "5": 0.02},
+    }
+
+    costs = loop_costs(shown)
+
+    assert costs.plain_seconds == 0.07
+    assert costs.pass_seconds == pytest.approx({1: 0.081, 6: 0.12})

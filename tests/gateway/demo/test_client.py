@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.demo.client import ChatClient, read_answer
+from gateway.demo.client import ChatClient, read_answer, read_text
 from gateway.demo.failure import DemoFailed
 from tests.fakes.upstream import Conversation, Upstream
 
@@ -36,7 +36,21 @@ def test_an_answer_is_put_together_from_its_chunks() -> None:
     answer = read_answer("r1", [FIRST, SECOND, USAGE])
 
     assert (answer.prompt_ids, answer.ids) == ((1, 2, 3), (11, 12, 13))
+    assert answer.text == "abc"
     assert answer.speed == pytest.approx((2, 0.04))
+
+
+def test_an_answer_without_ids_is_its_text() -> None:
+    chunks = [{"choices": [{"delta": {"content": text}}]} for text in ("a", "bc", None)]
+
+    answer = read_text("r1", [*chunks, USAGE | {"metrics": None}])
+
+    assert (answer.text, answer.ids, answer.decode_seconds) == ("abc", (), 0.0)
+
+
+def test_an_answer_without_its_usage_is_refused() -> None:
+    with pytest.raises(DemoFailed, match="r1 came without its usage"):
+        read_text("r1", [FIRST])
 
 
 @pytest.mark.parametrize(
@@ -72,6 +86,17 @@ def test_a_request_is_greedy_and_names_its_workload_and_id() -> None:
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
         "vllm_xargs": {"ace_mode": "off"},
+    }
+
+
+def test_a_request_can_be_left_without_a_field_that_openai_does_not_have() -> None:
+    upstream = Upstream(lambda talk: talk.stream(*events(FIRST, SECOND, USAGE), b"data: [DONE]\n\n"))
+    with asking(upstream) as client:
+        answer = client.ask("hello", request_id="r1", workload="code", max_tokens=9, plain_fields=True)
+
+    assert answer.text == "abc"
+    assert set(json.loads(upstream.requests[0].body)) == {
+        *("model", "messages", "temperature", "max_tokens", "stream", "stream_options")
     }
 
 

@@ -1,37 +1,56 @@
+from dataclasses import replace
+
 from gateway.demo.client import Answer
-from gateway.demo.measure import MODES, Mode, measure
+from gateway.demo.measure import EVERY_PROMPT, Way, measure, with_ids
 from gateway.demo.prompts import Prompt
 from tests.fakes.trials import LOOP, answer, trial
 
-PROMPTS = [Prompt("code", str(number), f"question {number}") for number in range(6)]
+PROMPTS = [Prompt("code", str(number), f"question {number}") for number in range(8)]
 
 
-def test_every_prompt_is_asked_in_every_mode_before_the_next_one() -> None:
-    asked: list[tuple[str, Mode]] = []
+def always(_: Prompt) -> tuple[Way, ...]:
+    return EVERY_PROMPT
 
-    def ask(mode: Mode, prompt: Prompt) -> Answer:
-        asked.append((prompt.name, mode))
-        return answer(f"{prompt.name}-{mode}")
 
-    trials = list(measure(PROMPTS, ask))
+def test_every_prompt_is_asked_in_every_way_before_the_next_one() -> None:
+    asked: list[tuple[str, Way]] = []
 
-    assert [name for name, _ in asked] == [str(n) for n in range(6) for _ in MODES]
+    def ask(way: Way, prompt: Prompt) -> Answer:
+        asked.append((prompt.name, way))
+        return answer(f"{prompt.name}-{way}")
+
+    trials = list(measure(PROMPTS, ask, ways=always))
+
+    assert [name for name, _ in asked] == [str(n) for n in range(8) for _ in EVERY_PROMPT]
     for found in trials:
-        ids = [found.off.request_id, found.shadow.request_id, found.prod.request_id]
-        assert ids == [f"{found.prompt.name}-{mode}" for mode in MODES]
+        assert {way: one.request_id for way, one in found.answers.items()} == {
+            way: f"{found.prompt.name}-{way}" for way in EVERY_PROMPT
+        }
 
 
-def test_each_mode_comes_first_second_and_third_equally_often() -> None:
-    asked: list[Mode] = []
+def test_each_way_comes_in_each_place_equally_often() -> None:
+    asked: list[Way] = []
 
-    def ask(mode: Mode, prompt: Prompt) -> Answer:
-        asked.append(mode)
+    def ask(way: Way, prompt: Prompt) -> Answer:
+        asked.append(way)
         return answer(prompt.name)
 
-    list(measure(PROMPTS, ask))
+    list(measure(PROMPTS, ask, ways=always))
 
-    for place in range(3):
-        assert sorted(asked[place::3]) == sorted(MODES * 2)
+    for place in range(4):
+        assert sorted(asked[place::4]) == sorted(EVERY_PROMPT * 2)
+
+
+def test_the_order_goes_on_from_the_prompts_before() -> None:
+    asked: list[Way] = []
+
+    def ask(way: Way, prompt: Prompt) -> Answer:
+        asked.append(way)
+        return answer(prompt.name)
+
+    list(measure(PROMPTS[:1], ask, ways=always, first=1))
+
+    assert asked == [Way.SHADOW, Way.PROD, Way.LOOP, Way.OFF]
 
 
 def test_a_trial_loops_when_any_of_its_answers_does() -> None:
@@ -39,3 +58,23 @@ def test_a_trial_loops_when_any_of_its_answers_does() -> None:
     assert trial(off=LOOP).looping
     assert trial(shadow=LOOP).looping
     assert trial(prod=LOOP).looping
+    assert trial(loop=LOOP).looping
+
+
+def test_answers_without_ids_get_the_off_answers_for_the_same_text_and_new_ones_for_another() -> None:
+    one = trial()
+    same = replace(one.off, request_id="a", ids=())
+    other = replace(same, request_id="b", text="another")
+    asked: list[str] = []
+
+    def tokenize(text: str) -> list[int]:
+        asked.append(text)
+        return [7, 8]
+
+    found = with_ids(replace(one, answers={**one.answers, Way.LOOP: same, Way.K1: other}), tokenize)
+
+    assert found.answers[Way.LOOP].ids == one.off.ids
+    assert found.answers[Way.K1].ids == (7, 8)
+    assert found.answers[Way.K1].prompt_ids == one.off.prompt_ids
+    assert found.prod == one.prod
+    assert asked == ["another"]

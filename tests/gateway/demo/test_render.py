@@ -3,9 +3,11 @@ from random import Random
 
 from rich.console import Console
 
-from gateway.demo.render import sentences, show_backend, show_report
-from gateway.demo.report import Evidence, Report, make_report
-from tests.fakes.trials import evidence, stage, stages_of, trial
+from gateway.demo.calibrate import Costs
+from gateway.demo.render import show_backend, show_report
+from gateway.demo.report import Report
+from gateway.demo.results import Evidence, make_report
+from tests.fakes.trials import evidence, replay, replayed, stages_of, trial
 
 
 def report_of(found: Evidence) -> Report:
@@ -36,46 +38,28 @@ def test_the_tables_fit_a_narrow_terminal_without_losing_a_number() -> None:
 def test_what_was_not_measured_is_a_dash() -> None:
     text = printed(report_of(evidence([trial()], stages={}, pass_seconds={})))
 
-    (row,) = [line for line in text.splitlines() if line.startswith("code") and "1/1" in line]
-    assert row.split() == ["code", "1/1", "20.0", "-", "-", "-", "-", "-", "100%", "0%"]
+    rows = [line.split() for line in text.splitlines() if line.startswith("code ")]
+    assert rows == [
+        ["code", "1/1", "20.0", "-", "-", "-", "-", "-", "100%", "0%"],
+        ["code", "0/1", "-", "-", "-", "-", "100%"],
+        ["code", *"--------"],
+        ["code", "ngram", "-", "-", "-"],
+    ]
 
 
-def test_sentences_say_where_speculation_pays_and_where_it_loses() -> None:
-    trials = [trial("code", str(n)) for n in range(6)]
-    trials += [trial("chat", str(n), prod_seconds=2.5) for n in range(6)]
-    trials += [trial("rag", str(n), prod_seconds=(1.5, 2.5)[n % 2]) for n in range(6)]
-
-    said = sentences(report_of(evidence(trials)))
-
-    assert said[0].startswith(
-        "code: speculation pays, 2.00x (2.00 to 2.00, 6 pairs). Shadow predicts most from K="
-    )
-    assert said[1].startswith("chat: speculation loses, 0.80x (0.80 to 0.80, 6 pairs): leave it off.")
-    assert said[2].startswith("rag: no clear gain, 1.0")
-
-
-def test_sentences_count_what_was_not_measured_with_its_reasons() -> None:
+def test_every_drafter_has_a_row() -> None:
     trials = [trial(name=str(n)) for n in range(6)]
+    none_gains = replay(accepted_tokens=10, passes_by_drafts={k: {k: 41} for k in range(1, 9)})
     stages = stages_of(trials) | {
-        "shadow-code-0": stage("skip", reason="runner_unavailable"),
-        "shadow-code-1": stage("skip", reason="queue_full"),
-        "prod-code-0": stage("bypass", reason="no_executor"),
+        one.shadow.request_id: replayed(compared={"draft_model": none_gains}) for one in trials
     }
+    loop = {"ngram": Costs(plain_seconds=0.02, pass_seconds={1: 0.02, 9: 0.04})}
 
-    said = sentences(report_of(evidence(trials, stages=stages)))
+    text = printed(report_of(evidence(trials, stages=stages, loop_costs=loop)))
 
-    assert "code: 2 of 6 shadow answers were not replayed (runner_unavailable 1, queue_full 1)." in said
-    assert "code: 1 of 6 prod answers were not speculated (no_executor 1)." in said
-
-
-def test_sentences_name_the_checks_that_did_not_hold() -> None:
-    said = sentences(report_of(evidence([trial(name=str(n), prod_seconds=1.5) for n in range(6)])))
-
-    assert said[-2] == "3 of 5 checks held. Not held: prod_ge_1_8_code, predicted_within_15pct_code."
-
-
-def test_sentences_end_with_the_machine() -> None:
-    assert sentences(whole_report())[-1] == "Measured on: cpu abacus, cores 2."
+    rows = [line.split() for line in text.splitlines()]
+    assert ["code", "ngram", "0.80", "2.00", "(K=1)", "1.95", "(K=1)"] in rows
+    assert ["code", "draft_model", "0.50", "no", "gain", "-"] in rows
 
 
 def test_a_backend_is_shown_with_its_findings_and_executors() -> None:

@@ -13,6 +13,7 @@ from tests.fakes.byte_target import SPECIAL, ByteTarget, ids_of
 from tests.fakes.loop_runner import LoopRunner
 from tests.fakes.raw_http import RawClient, ask, post
 from tests.gateway.loop.harness import K, Loop, events, outline, right_by, said
+from tests.gateway.proxy.harness import PLAIN_SECONDS
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 ASKED: dict[str, dict[str, Any]] = {
@@ -136,7 +137,7 @@ def test_what_the_runner_is_told(loop: Loop, target: ByteTarget, runner: LoopRun
         "k": K,
         "tenant": "anonymous",
         "max_tokens": 11,
-        "plain_seconds_per_token": 0.5,
+        "plain_seconds_per_token": PLAIN_SECONDS,
     }
 
 

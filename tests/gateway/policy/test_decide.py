@@ -125,6 +125,12 @@ def test_shadow_would_speculate_within_its_budget() -> None:
     )
 
 
+def test_shadow_compares_further_drafters_with_its_own() -> None:
+    policy = shadow(draft="ngram", shadow=Shadow(compare=("suffix", "ngram", "suffix", "draft_model")))
+    assert decide(policy, Facts(), PLAIN, NOON).compare == ("suffix", "draft_model")
+    assert decide(one_rule(mode=Mode.OFF, shadow=policy.rules[0].shadow), Facts(), PLAIN, NOON).compare == ()
+
+
 def test_shadow_skips_what_is_not_sampled_and_what_has_no_drafter() -> None:
     assert outcome(shadow(shadow=Shadow(sample=0))) == (Action.SKIP, "not_sampled")
     assert outcome(shadow(draft="none", shadow=Shadow(sample=0))) == (Action.SKIP, "no_drafter")

@@ -57,4 +57,5 @@ def test_a_decision_is_told_as_json() -> None:
         "detail": None,
         "k": None,
         "max_tokens_per_minute": None,
+        "compare": [],
     }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.errors import PolicyError
 from gateway.policy.load import DEFAULT_POLICY, MAX_POLICY_BYTES, load_policy, parse_policy, revision_of
 from gateway.policy.model import (
+    DRAFTERS,
     MAX_LOOKAHEAD,
     Control,
     Defaults,
@@ -203,7 +204,7 @@ def test_an_unknown_key_at_the_top_is_refused(text: str, complaint: str) -> None
         (
             "shadow: {sampel: 0.5}",
             "shadow.sampel",
-            "Did you mean 'sample'? Allowed: max_tokens_per_minute, sample.",
+            "Did you mean 'sample'? Allowed: compare, max_tokens_per_minute, sample.",
         ),
         (
             "shadow: {max_token_per_minute: 5}",
@@ -224,7 +225,7 @@ def test_an_unknown_key_at_the_top_is_refused(text: str, complaint: str) -> None
             "Allowed: max_running, min_multiplier.",
         ),
         ("capture: {}", "capture", "Allowed: draft, "),
-        ("shadow: {ids: engine}", "shadow.ids", "Allowed: max_tokens_per_minute, sample."),
+        ("shadow: {ids: engine}", "shadow.ids", "Allowed: compare, max_tokens_per_minute, sample."),
     ],
 )
 def test_an_unknown_key_in_a_rule_is_refused(text: str, key: str, hint: str) -> None:
@@ -275,6 +276,7 @@ def test_keys_with_x_at_the_top_are_free() -> None:
         ("lookahead: true", "lookahead is True. Allowed: a whole number."),
         ("lookahead: {min: 5, max: 2}", "lookahead has min 5 above max 2; swap them."),
         ("shadow: {sample: 20}", "shadow.sample is 20. Allowed: at most 1."),
+        ("shadow: {compare: [egale]}", "shadow.compare is 'egale'. Allowed: ngram, suffix, draft_model."),
         ("shadow: 0.2", "shadow is 0.2. Allowed: a mapping."),
         (
             "shadow: {max_tokens_per_minute: }",
@@ -456,7 +458,10 @@ lookaheads = st.integers(1, MAX_LOOKAHEAD) | st.tuples(
     st.integers(1, MAX_LOOKAHEAD), st.integers(1, MAX_LOOKAHEAD)
 ).map(lambda pair: Lookahead(min=min(pair), max=max(pair)))
 shadows = st.builds(
-    Shadow, sample=fractions, max_tokens_per_minute=st.integers(1, 10**15) | st.just("unlimited")
+    Shadow,
+    sample=fractions,
+    max_tokens_per_minute=st.integers(1, 10**15) | st.just("unlimited"),
+    compare=st.lists(st.sampled_from(DRAFTERS), max_size=3),
 )
 prods = st.builds(
     Prod,

@@ -37,6 +37,9 @@ from tests.fakes.upstream import PATIENCE_S, Script, Upstream
 
 RUNNER_TOKEN = "ace-runner-token-of-the-tests"
 
+PLAIN_SECONDS = 600.0
+"""Of a token: so slow that no loop on a busy machine is slower."""
+
 IN_ENGINE = {
     Capability.IN_ENGINE: Finding(capability=Capability.IN_ENGINE, support=Support.YES, evidence="tried")
 }
@@ -191,7 +194,7 @@ class Gateway:
             pool=self.pool,
             tokenize=BackendTokenizer(self.pool),
             runners=LoopRunners(session=to_runners, runners=lambda: self._runners, token=RUNNER_TOKEN),
-            plain_seconds=lambda *_: 0.5,
+            plain_seconds=lambda *_: PLAIN_SECONDS,
             now=self._clock,
             timer=time.perf_counter,
         )

@@ -51,6 +51,7 @@ class Bench:
         self.failure: Exception | None = None
         self.unreachable: BackendUnreachable | None = None
         self.nobody: RunnerUnavailable | None = None
+        self.failing: dict[str, Exception] = {}
         self.asked = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -92,6 +93,8 @@ class Bench:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
+        if drafter in self.failing:
+            raise self.failing[drafter]
         self.replayed.append({"prompt_ids": [*prompt_ids], "answer_ids": [*answer_ids], "ks": [*ks]})
         self.asked_for.append((drafter, tenant, started_at))
         return Replay(drafter=drafter, profile=profile, curve={k: counts(k) for k in ks})
@@ -178,6 +181,41 @@ async def test_the_runner_is_told_whose_answer_it_is_and_when_its_request_began(
     bench = Bench()
     await bench.measure(finished(chat_answer(), decision=replace(DECISION, drafter="suffix"), at=1234.5))
     assert bench.asked_for == [("suffix", "search", 1234.5)]
+
+
+async def test_an_answer_is_replayed_for_every_drafter_that_its_rule_compares() -> None:
+    bench = Bench()
+    decision = replace(DECISION, compare=("suffix", "draft_model"))
+
+    record = await bench.measure(finished(chat_answer(), decision=decision))
+
+    assert record.drafter == "ngram"
+    assert record.compared is not None
+    assert list(record.compared) == ["suffix", "draft_model"]
+    suffix = dict(record.compared["suffix"])
+    assert suffix.pop("curve") == record.k_curve
+    assert suffix == {"acceptance_rate": 0.5, "steps": 2, "draft_tokens": 10, "accepted_tokens": 5}
+    assert [one["answer_ids"] for one in bench.replayed] == [[20, 21, 22]] * 3
+    assert len(bench.tokenized) == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [(RunnerUnavailable("away"), "runner_unavailable"), (ReplayFailed("refused"), "replay_failed")],
+)
+async def test_a_compared_drafter_that_fails_costs_the_answer_nothing(
+    failure: Exception, reason: str
+) -> None:
+    bench = Bench()
+    bench.failing = {"suffix": failure}
+    decision = replace(DECISION, compare=("suffix", "draft_model"))
+
+    record = await bench.measure(finished(chat_answer(), decision=decision))
+
+    assert (record.action, record.reason) == ("would_speculate", None)
+    assert record.compared is not None
+    assert record.compared["suffix"] == {"reason": reason}
+    assert record.compared["draft_model"]["steps"] == 2
 
 
 async def test_a_rule_with_a_longer_lookahead_gets_its_own_counts() -> None:

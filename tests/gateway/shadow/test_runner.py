@@ -211,6 +211,18 @@ async def test_going_away_and_coming_back_are_logged_once_each(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
+async def test_a_drafter_that_nobody_has_is_logged_once_while_another_is_replayed(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.join("a", well)
+    with caplog.at_level(logging.INFO, "gateway.shadow.runner"):
+        for _ in range(3):
+            await bench.replay()
+            with pytest.raises(RunnerUnavailable, match="'draft_model'"):
+                bench.client.check("draft_model")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 async def test_a_refusal_is_not_an_absence(bench: Bench) -> None:
     bench.join("a", answers(400, {"error": {"message": "ids 17 23", "code": "invalid_request"}}))
     with pytest.raises(ReplayFailed, match=r"HTTP 400: invalid_request$"):

@@ -36,7 +36,9 @@ async def found(stages: StageRows, **query: Any) -> list[str]:
 
 
 async def test_a_record_comes_back_as_the_json_that_it_is(store: Store) -> None:
-    record = stage(k_curve=curve(), tenant="søk", traceparent="00-ab-cd-01")
+    record = stage(
+        k_curve=curve(), compared={"suffix": {"steps": 3}}, tenant="søk", traceparent="00-ab-cd-01"
+    )
     await keep(store, record)
     assert await store.stages.find(StageQuery()) == [orjson.loads(orjson.dumps(record))]
 
@@ -174,6 +176,25 @@ async def test_curves_are_merged_by_adding_their_counts(store: Store) -> None:
     }
 
 
+async def test_curves_of_further_drafters_are_merged_for_each_of_them(store: Store) -> None:
+    shadow = {"mode": "shadow", "action": "would_speculate", "executor": None, "k_curve": curve()}
+    await keep(
+        store,
+        stage(**shadow, compared={"suffix": {"curve": curve(accepted_tokens=5)}}),
+        stage(
+            **shadow, compared={"suffix": {"curve": curve(accepted_tokens=7)}, "ngram": {"reason": "away"}}
+        ),
+        stage(**shadow),
+    )
+    (group,) = await store.stages.groups()
+
+    suffix = (await store.stages.curves(compared="suffix"))[group_key(group)]["1"]
+    assert (suffix["draft_tokens"], suffix["accepted_tokens"], suffix["passes"]) == (20, 12, 40)
+    assert suffix["passes_by_drafts"] == {"0": 20, "1": 20}
+    assert (await store.stages.curves())[group_key(group)]["1"]["accepted_tokens"] == 12
+    assert await store.stages.curves(compared="ngram") == {}
+
+
 async def test_a_curve_without_drafts_has_no_acceptance_rate(store: Store) -> None:
     await keep(store, stage(k_curve=curve(draft_tokens=0, accepted_tokens=0, steps=0)))
     (merged,) = (await store.stages.curves()).values()
@@ -189,6 +210,7 @@ async def test_reasons_are_counted(store: Store) -> None:
     assert counts == {("shadow", "skip", "no_usage"): 2, ("shadow", "skip", None): 1}
 
 
-def test_the_curve_query_is_portable() -> None:
-    sql = str(summed_curves(("model",)).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-    assert "#>>" in sql
+@pytest.mark.parametrize("compared", [None, "suffix"])
+def test_the_curve_query_is_portable(compared: str | None) -> None:
+    query = summed_curves(("model",), compared)
+    assert "#>>" in str(query.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]

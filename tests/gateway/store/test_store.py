@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import Conflict, StoreError
 from gateway.fleet.model import Backend, BackendState, EngineKind
-from gateway.store.model import Runner, StoredKey
+from gateway.store.model import AnnouncedDraftModel, Runner, StoredKey
 from gateway.store.store import Store
 from probes.model import Capability, Finding, Support
 from tests.fakes.stores import opened_store, store_url
@@ -107,8 +107,10 @@ async def test_a_runner_that_joins_again_is_the_same_runner(store: Store) -> Non
         url="http://r:8090", node="n1", drafters=("ngram",), version="1", joined_at=1.0, seen_at=1.0
     )
     await store.runners.join(runner)
-    await store.runners.join(replace(runner, node="n2", joined_at=6.0, seen_at=6.0))
-    assert await store.runners.all() == (replace(runner, node="n2", seen_at=6.0),)
+    draft_model = AnnouncedDraftModel(name="small", fingerprint="f00d", vocabulary_size=49_152)
+    again = replace(runner, node="n2", draft_model=draft_model, seen_at=6.0)
+    await store.runners.join(replace(again, joined_at=6.0))
+    assert await store.runners.all() == (again,)
 
 
 async def test_runners_not_seen_for_a_day_are_forgotten(store: Store) -> None:
