@@ -102,15 +102,16 @@ def _sections(report: Report) -> Iterator[_Section]:
 
 def _speeds(results: Sequence[WorkloadResult]) -> _Section:
     rows = {result.workload: dict(_speed_points(result)) for result in results}
-    executors = list(results[0].executed)
-    head = [f"{name} {what}" for name in executors for what in ("tok/s", "multiplier", "identical")]
     return _Section(
         title="Speed by mode",
         text="Tokens after the first, over the time that they took. Bars are 95 % intervals, resampled by "
         "prompt. Beside prod stands its multiplier over off, paired by prompt. Looping answers are left out.",
         legend=_series_in(rows.values()),
         plots=[_dots("", rows, name="speed", x_label="decode tokens per second")],
-        table=_Table(("workload", "prompts", "off tok/s", *head), [_speed_row(result) for result in results]),
+        table=_Table(
+            ("workload", "mode", "n", "tok/s", "multiplier", "same as off"),
+            [row for result in results for row in _speed_rows(result)],
+        ),
     )
 
 
@@ -124,12 +125,17 @@ def _speed_points(result: WorkloadResult) -> Iterator[tuple[Series, Point]]:
             yield _EXECUTORS[name], Point(value=rate.value, low=rate.low, high=rate.high, label=label)
 
 
-def _speed_row(result: WorkloadResult) -> list[str]:
-    row = [result.workload, f"{result.counted} of {result.prompts}", _estimate(result.off, ".1f")]
-    for executed in result.executed.values():
-        row += [_estimate(executed.tok_s, ".1f"), _estimate(executed.multiplier, ".2f")]
-        row.append(f"{executed.identical_share:.0%}")
-    return row
+def _speed_rows(result: WorkloadResult) -> Iterator[list[str]]:
+    yield [result.workload, _OFF.name, *_sized_rate(result.off, result.prompts), "", ""]
+    for name, found in result.executed.items():
+        yield [
+            *(result.workload, _EXECUTORS[name].name, *_sized_rate(found.tok_s, result.prompts)),
+            *(_estimate(found.multiplier, ".2f"), f"{found.identical_share:.0%}"),
+        ]
+
+
+def _sized_rate(rate: Rate, prompts: int) -> tuple[str, str]:
+    return f"{rate.n} of {prompts}", _estimate(rate, ".1f")
 
 
 def _positions(results: Sequence[WorkloadResult], k: int) -> _Section:

@@ -101,7 +101,7 @@ def test_a_tokenizer_of_another_family_is_refused_at_its_first_id(tmp_path: Path
     other = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))
     other.pre_tokenizer = pre_tokenizers.Metaspace()
     other.decoder = decoders.Metaspace()
-    gemma_like = PreTrainedTokenizerFast(
+    gemma_like = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=other, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>"
     )
     target = AutoTokenizer.from_pretrained(build_tiny_lm(tmp_path / "target"))

@@ -95,11 +95,12 @@ def test_the_page_has_every_sentence(report: Report, page: Page) -> None:
 
 
 def test_speeds_and_multipliers_stand_as_numbers_too(page: Page) -> None:
-    assert [
-        *("code", "6 of 6", "20.0 (20.0 to 20.0)"),
-        *("40.0 (40.0 to 40.0)", "2.00 (2.00 to 2.00)", "100%"),
-        *("32.0 (32.0 to 32.0)", "1.60 (1.60 to 1.60)", "100%"),
-    ] in page.rows
+    assert ["code", "off", "6 of 6", "20.0 (20.0 to 20.0)", "", ""] in page.rows
+    in_engine = ["40.0 (40.0 to 40.0)", "2.00 (2.00 to 2.00)", "100%"]
+    assert ["code", "prod, in_engine", "6 of 6", *in_engine] in page.rows
+    assert ["chat", "prod, in_engine", "5 of 6", *in_engine] in page.rows
+    loop = ["32.0 (32.0 to 32.0)", "1.60 (1.60 to 1.60)", "100%"]
+    assert ["code", "prod, gateway_loop", "6 of 6", *loop] in page.rows
 
 
 def test_acceptance_by_position_stands_as_numbers_too(page: Page) -> None:
@@ -150,7 +151,8 @@ def test_every_colour_has_a_light_and_a_dark_shade(html: str) -> None:
 def test_a_demo_in_which_nothing_could_be_measured_still_makes_a_page() -> None:
     page = Page(page_of(report_of([trial()], stages={}, pass_seconds={}), command="ace demo"))
 
-    assert ["code", "1 of 1", "20.0 (20.0 to 20.0)", "-", "-", "100%", "-", "-", "100%"] in page.rows
+    assert ["code", "off", "1 of 1", "20.0 (20.0 to 20.0)", "", ""] in page.rows
+    assert ["code", "prod, in_engine", "0 of 1", "-", "-", "100%"] in page.rows
     assert "1 of 1 shadow answers were not replayed (no record 1)" in page.text
 
 
