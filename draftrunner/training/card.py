@@ -22,8 +22,8 @@ take it from the demo model's checkpoint. Useless for any other target.
 `make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries,
 chat, stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7:
 {tokens:,} tokens. A Llama of {layers} layers and width {hidden} started from the principal components of the
-demo model's embeddings, learnt to copy from random tokens that repeat themselves ({copy_steps} updates), and
-then learnt the demo model's {top} likeliest tokens at every position of those answers ({epochs} epochs).
+demo model's embeddings and learnt the demo model's {top} likeliest tokens at every position of those answers
+({epochs} epochs), and in its first {copy_steps} updates also to copy random tokens that repeat themselves.
 
 ## How often it is right
 

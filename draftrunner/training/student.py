@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from draftrunner.training.answers import Answered
 
 CONTEXT_LENGTH = 2048
 """Answers that are trained on are shorter; relative positions make it carry further."""
+
+_EMBEDDING_SPREAD = 0.02
+"""Standard deviation of the first embeddings, as is usual for such models."""
 
 _STRANGERS = 4096
 """Tokens that nobody thought likely and that an update teaches to be unlikely, drawn anew each time.
@@ -31,8 +35,8 @@ class Recipe:
     Attributes:
         hidden: Width; the shared embedding of 49,152 tokens is nearly all of the model.
         layers: Attention layers. Copying from the context takes at least two.
-        copy_steps: Updates on random tokens that repeat themselves, before the first answer: without
-            them it is long before the model copies.
+        copy_steps: Updates, the first ones, that also teach to copy random tokens that repeat
+            themselves: without them it is long before the model copies.
         epochs: Passes over the answers.
         rate: Highest learning rate.
         batch_tokens: Tokens of an update, padding included.
@@ -41,9 +45,9 @@ class Recipe:
 
     hidden: int = 128
     layers: int = 4
-    copy_steps: int = 150
-    epochs: int = 7
-    rate: float = 3e-3
+    copy_steps: int = 80
+    epochs: int = 6
+    rate: float = 2e-3
     batch_tokens: int = 6144
     seed: int = 0
 
@@ -78,44 +82,51 @@ def make_student(target: Any, recipe: Recipe) -> Any:
 def _principal_components(rows: torch.Tensor, count: int) -> torch.Tensor:
     centred = rows - rows.mean(0)  # shape: [vocab, wide]
     _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
-    components: torch.Tensor = centred @ directions[:, -count:]  # shape: [vocab, count]
-    return components
+    components = centred @ directions[:, -count:]  # shape: [vocab, count]
+    # Also used as output weights: any larger, and each token would be sure that it follows itself.
+    scaled: torch.Tensor = components * (_EMBEDDING_SPREAD / components.std())
+    return scaled
 
 
 def train(student: Any, answers: Sequence[Answered], recipe: Recipe, say: Callable[[str], None]) -> None:
     """Teach `student` to give the target's probabilities at every position of every answer."""
     draw = random.Random(recipe.seed)  # noqa: S311 - to be the same each time
     epochs = [_groups(answers, recipe.batch_tokens, draw) for _ in range(recipe.epochs)]
-    optimizer = torch.optim.AdamW(_weight_groups(student), lr=recipe.rate, betas=(0.9, 0.98), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, _warm_then_cosine(recipe.copy_steps + sum(map(len, epochs)))
-    )
+    optimizer = torch.optim.AdamW(_weight_groups(student, recipe), betas=(0.9, 0.98), fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_then_cosine(sum(map(len, epochs))))
     generator = torch.Generator().manual_seed(recipe.seed)
     student.train()
 
-    def update(loss: torch.Tensor) -> float:
+    def update(loss: torch.Tensor, *others: torch.Tensor) -> float:
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        sum(others, loss).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         return loss.item()
 
-    for number, tokens in enumerate(_repetitions(answers, recipe, generator)):
-        loss = update(_copy_loss(student, tokens))
-        if number % 50 == 49:
-            say(f"copying, update {number + 1}: loss {loss:.3f}")
+    repetitions = _repetitions(answers, recipe, generator)
     for epoch, groups in enumerate(epochs):
-        losses = [update(_answer_loss(student, _padded(group), generator)) for group in groups]
+        losses = [
+            update(
+                _answer_loss(student, _padded(group), generator),
+                *(_copy_loss(student, tokens) for tokens in islice(repetitions, 1)),
+            )
+            for group in groups
+        ]
         say(f"epoch {epoch + 1} of {recipe.epochs}: loss {sum(losses) / len(losses):.3f}")
     student.eval()
 
 
-def _weight_groups(student: Any) -> list[dict[str, Any]]:
-    """Matrices decay; norms do not."""
-    matrices = [weight for weight in student.parameters() if weight.ndim > 1]
-    vectors = [weight for weight in student.parameters() if weight.ndim == 1]
-    return [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+def _weight_groups(student: Any, recipe: Recipe) -> list[dict[str, Any]]:
+    """The embeddings, which are good from the start, and whose rows are each seen seldom, learn slowly."""
+    embeddings = student.get_input_embeddings().weight
+    others = [weight for weight in student.parameters() if weight is not embeddings]
+    return [
+        {"params": [embeddings], "lr": recipe.rate / 4, "weight_decay": 0.0},
+        {"params": [weight for weight in others if weight.ndim > 1], "lr": recipe.rate, "weight_decay": 0.05},
+        {"params": [weight for weight in others if weight.ndim == 1], "lr": recipe.rate, "weight_decay": 0.0},
+    ]
 
 
 def _warm_then_cosine(steps: int, warm: int = 50) -> Callable[[int], float]:

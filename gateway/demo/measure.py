@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -59,6 +60,17 @@ class Trial:
     def looping(self) -> bool:
         """Whether any of the answers loops: then the prompt is left out of every headline number."""
         return any(is_looping(answer.ids) for answer in self.answers.values())
+
+
+def ways_to_ask(prompts: Iterable[Prompt], curve_prompts: int) -> dict[Prompt, tuple[Way, ...]]:
+    """How each prompt is asked: the first `curve_prompts` of a workload with every other K too."""
+    seen: Counter[str] = Counter()
+    ways = {}
+    for prompt in prompts:
+        first = seen[prompt.workload] < curve_prompts
+        ways[prompt] = (*EVERY_PROMPT, *OTHER_KS) if first else EVERY_PROMPT
+        seen[prompt.workload] += 1
+    return ways
 
 
 def measure(

@@ -41,11 +41,11 @@ class Pace:
 
 FULL = Pace(
     prompts=None,
-    curve_prompts=2,
+    curve_prompts=3,
     max_tokens=112,
     calibration_rounds=3,
     calibration_tokens=32,
-    seconds=380,
+    seconds=350,
 )
 QUICK = Pace(
     prompts=2,

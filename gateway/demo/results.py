@@ -189,12 +189,14 @@ def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> Prediction
 
 
 def _pairs(evidence: Evidence, trials: Iterable[Trial], way: Way) -> list[tuple[Speed, Speed]]:
-    """The speculated speed beside off's, for each prompt that was speculated."""
+    """The speculated speed beside off's, for each prompt that was speculated and took a measurable time."""
     pairs = []
     for trial in trials:
         stage = evidence.stages.get(trial.answers[way].request_id)
         if stage is not None and stage.action == "speculate":
-            pairs.append((_speed(trial.answers[way], stage), trial.off.speed))
+            tokens, seconds = _speed(trial.answers[way], stage)
+            if seconds > 0:
+                pairs.append(((tokens, seconds), trial.off.speed))
     return pairs
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from gateway.cli.client import GatewayClient
 from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_costs
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
-from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Trial, Way, measure, with_ids
+from gateway.demo.measure import Trial, Way, measure, ways_to_ask, with_ids
 from gateway.demo.pace import Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
@@ -213,17 +212,6 @@ def open_session(stack: Stack, console: Console) -> Iterator[Session]:
             model=model,
             console=console,
         )
-
-
-def ways_to_ask(prompts: Sequence[Prompt], curve_prompts: int) -> dict[Prompt, tuple[Way, ...]]:
-    """How each prompt is asked: the first `curve_prompts` of a workload with every other K too."""
-    seen: Counter[str] = Counter()
-    ways = {}
-    for prompt in prompts:
-        first = seen[prompt.workload] < curve_prompts
-        ways[prompt] = (*EVERY_PROMPT, *OTHER_KS) if first else EVERY_PROMPT
-        seen[prompt.workload] += 1
-    return ways
 
 
 def _new_key(rest: GatewayClient, way: Way) -> str:

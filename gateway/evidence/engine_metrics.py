@@ -45,12 +45,20 @@ class EngineNumbers:
     mean_acceptance_length: float | None = None
 
 
-def read_engine_metrics(usage: object, metrics: object) -> EngineNumbers:
-    """Read the `usage` and `metrics` of an answer, each of them any JSON value or None. Never raises."""
+def read_engine_metrics(usage: object, metrics: object, stream_seconds: float | None = None) -> EngineNumbers:
+    """Read the `usage` and `metrics` of an answer, each of them any JSON value or None. Never raises.
+
+    Args:
+        usage: The answer's.
+        metrics: The same.
+        stream_seconds: From its first text to its end, as seen from here; counts where the engine reports
+            no decode time of its own.
+    """
     usage, metrics = _mapping(usage), _mapping(metrics)
     completion_tokens = _count(usage.get("completion_tokens"))
     decode_tokens = _decode_tokens(completion_tokens)
-    decode_seconds = _decode_seconds(metrics, decode_tokens)
+    reported = _decode_seconds(metrics, decode_tokens)
+    decode_seconds = stream_seconds if reported is None else reported
     counts = _read_speculation(_mapping(metrics.get("speculative_decoding")))
     return EngineNumbers(
         completion_tokens=completion_tokens,

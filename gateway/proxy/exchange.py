@@ -76,6 +76,10 @@ class Exchange:
         elif self.attempt is not None:
             spelling = self.attempt.spelling
             self.witness = witness_for(
-                self.attempt.decision, reply, hides_usage=spelling.hides_usage, limit=limit
+                self.attempt.decision,
+                reply,
+                hides_usage=spelling.hides_usage,
+                limit=limit,
+                timer=self.since_read,
             )
         return self.witness

@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.evidence.engine_metrics import EngineNumbers, read_engine_metrics
 from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook, temperature_band
 from gateway.loop.counts import LoopCounts
+from gateway.loop.executor import NAME as GATEWAY_LOOP
 from gateway.policy.decide import decide
 from gateway.policy.model import Action, Mode
 from gateway.proxy.exchange import Attempt, Exchange
@@ -155,7 +156,7 @@ def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
         )
     if not isinstance(witness, BodyMeter | StreamMeter):
         return _Measured(why_not="encoded_answer")
-    numbers = read_engine_metrics(witness.usage, witness.metrics)
+    numbers = read_engine_metrics(witness.usage, witness.metrics, _stream_seconds(attempt, witness))
     return _Measured(
         numbers=numbers,
         profile=_profile(witness.metrics),
@@ -163,11 +164,17 @@ def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
     )
 
 
+def _stream_seconds(attempt: Attempt, witness: BodyMeter | StreamMeter) -> float | None:
+    """The decode time of a loop's control, as the loop's own is taken: a plain server may report none."""
+    in_loop = attempt.decision.executor == GATEWAY_LOOP
+    return witness.seconds if in_loop and isinstance(witness, StreamMeter) else None
+
+
 def _why_incomplete(numbers: EngineNumbers, metrics: object, action: Action) -> str | None:
     if numbers.completion_tokens is None:
         return "no_usage"
     if metrics is None:
-        return "no_metrics"
+        return "no_metrics" if numbers.decode_seconds is None else None
     if not isinstance(metrics, dict):
         return "malformed_metrics"
     if action is Action.SPECULATE and numbers.steps is None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.evidence.sse import SseEvent, SseParser
 from gateway.policy.model import Action, Decision
 from gateway.proxy.json_text import read_json
 from gateway.proxy.upstream import Answer
+
+_SAYS = re.compile(rb'"(?:content|text)"\s*:\s*"[^"]|"finish_reason"\s*:\s*"')
+"""A chunk that has text, or ends the answer."""
 
 
 class Witness(Protocol):
@@ -97,19 +102,24 @@ class StreamMeter:
     Args:
         hides_usage: Take it out. The client then gets whole events; an event that the stream leaves
             unfinished when it breaks off is not passed on.
+        timer: Seconds from any fixed moment.
         limit: Bytes of one event that are held at most; beyond it everything passes as it comes.
 
     Attributes:
         usage: Whatever JSON came last; None while none has come. metrics: the same.
+        seconds: From the first chunk with text to the last with text or the answer's end; None before both.
     """
 
-    def __init__(self, *, hides_usage: bool, limit: int) -> None:
+    def __init__(self, *, hides_usage: bool, limit: int, timer: Callable[[], float]) -> None:
         self.changes_length = hides_usage
         self._limit = limit
         self._parser: SseParser | None = SseParser()
         self._hides = hides_usage
+        self._timer = timer
+        self._first_at: float | None = None
         self.usage: object = None
         self.metrics: object = None
+        self.seconds: float | None = None
 
     def saw(self, chunk: bytes) -> bytes:
         """The chunk; when hiding, the events that it completes."""
@@ -127,6 +137,13 @@ class StreamMeter:
             return b""
         return event.raw
 
+    def _note_time(self) -> None:
+        now = self._timer()
+        if self._first_at is None:
+            self._first_at = now
+        else:
+            self.seconds = now - self._first_at
+
     def _give_up(self) -> bytes:
         held = self._parser.finish() if self._parser else None
         self._parser = None
@@ -134,6 +151,8 @@ class StreamMeter:
 
     def _takes_out(self, event: SseEvent) -> bool:
         """Note the event's numbers. True for the first chunk that has usage and no choices, when hiding."""
+        if event.data and _SAYS.search(event.data):
+            self._note_time()
         if not event.data or b'"usage"' not in event.data:
             return False
         try:
@@ -150,12 +169,14 @@ class StreamMeter:
         return True
 
 
-def witness_for(decision: Decision, reply: Answer, *, hides_usage: bool, limit: int) -> Witness:
+def witness_for(
+    decision: Decision, reply: Answer, *, hides_usage: bool, limit: int, timer: Callable[[], float]
+) -> Witness:
     """The witness that an action needs for this answer."""
     if decision.action is Action.WOULD_SPECULATE:
         return Tee(limit)
     if decision.action not in (Action.SPECULATE, Action.CONTROL) or reply.header(b"content-encoding"):
         return Bystander()
     if reply.header(b"content-type").lower().startswith("text/event-stream"):
-        return StreamMeter(hides_usage=hides_usage, limit=limit)
+        return StreamMeter(hides_usage=hides_usage, limit=limit, timer=timer)
     return BodyMeter(limit)

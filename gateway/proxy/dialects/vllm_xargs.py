@@ -26,19 +26,21 @@ def spell(request: InferenceRequest, decision: Decision) -> Spelling:
     """Say what was decided. A client's own `ace_*` never reaches the engine.
 
     Control says `off` aloud, because a server may have another default, and asks for the same numbers as
-    speculation does.
+    speculation does. That of an executor which drives the engine from outside asks for the numbers alone.
     """
     said = _words(decision, request.facts.tenant)
     given = request.editable.get(_XARGS)
     if not (given is None or isinstance(given, dict)):
         return Spelling(body=request.body)  # for the engine to refuse
-    if said is None and not any(name.startswith(_OURS) for name in given or ()):
-        return Spelling(body=request.body)
-    changes = {_XARGS: _xargs(request, said or {})}
-    asks = said is not None and _has_to_ask_for_usage(request)
+    changes: dict[str, bytes] = {}
+    if said is not None or any(name.startswith(_OURS) for name in given or ()):
+        changes[_XARGS] = _xargs(request, said or {})
+    asks = decision.executor is not None and _has_to_ask_for_usage(request)
     if asks:
         changes[_STREAM] = _stream_options(request)
-    return Spelling(body=_changed(request, changes), edited=said is not None, hides_usage=asks)
+    if not changes:
+        return Spelling(body=request.body)
+    return Spelling(body=_changed(request, changes), edited=said is not None or asks, hides_usage=asks)
 
 
 def _words(decision: Decision, tenant: str) -> Mapping[str, object] | None:

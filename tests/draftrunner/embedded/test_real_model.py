@@ -63,7 +63,7 @@ def test_speculation_changes_no_id_and_replay_equals_reality(
     text = tokenizer.render([Message(role="user", content=PROMPTS[prompt])], add_generation_prompt=True)
     ask = Ask(
         prompt=tuple(tokenizer.encode(text, add_special_tokens=False)),
-        max_tokens=64,
+        max_tokens=40,
         sampling=sampling,
         end_ids=frozenset({2}),
         # After the other prompts' answers were learnt, and before this one's.

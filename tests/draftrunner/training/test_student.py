@@ -82,10 +82,12 @@ def test_answers_are_read_as_they_were_saved(answers: list[Answered], tmp_path: 
 
 
 def test_the_first_embeddings_keep_what_the_targets_say_of_one_another(target: Any) -> None:
-    """As many dimensions as the target has: then nothing is lost, but for where the middle is."""
+    """As many dimensions as the target has: then nothing is lost but where the middle is, and the scale."""
     small = make_student(target, Recipe(hidden=32, layers=2)).get_input_embeddings().weight
     rows = target.get_input_embeddings().weight
-    assert torch.allclose(torch.cdist(small, small), torch.cdist(rows, rows), atol=1e-3)
+    ratios = torch.pdist(small) / torch.pdist(rows)
+    assert torch.allclose(ratios, ratios.mean().expand_as(ratios), rtol=1e-3)
+    assert small.std().item() == pytest.approx(0.02, rel=1e-3)
 
 
 def test_training_brings_the_student_closer_to_its_target(

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from gateway.demo.client import Answer
-from gateway.demo.measure import EVERY_PROMPT, Way, measure, with_ids
+from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Way, measure, ways_to_ask, with_ids
 from gateway.demo.prompts import Prompt
 from tests.fakes.trials import LOOP, answer, trial
 
@@ -10,6 +10,16 @@ PROMPTS = [Prompt("code", str(number), f"question {number}") for number in range
 
 def always(_: Prompt) -> tuple[Way, ...]:
     return EVERY_PROMPT
+
+
+def test_the_first_prompts_of_each_workload_are_asked_with_other_k_too() -> None:
+    prompts = [Prompt(workload, name, "") for name in "abc" for workload in ("code", "chat")]
+
+    ways = ways_to_ask(prompts, 2)
+
+    assert list(ways) == prompts
+    assert [ways[prompt] == (*EVERY_PROMPT, *OTHER_KS) for prompt in prompts] == [True] * 4 + [False] * 2
+    assert ways[prompts[-1]] == EVERY_PROMPT
 
 
 def test_every_prompt_is_asked_in_every_way_before_the_next_one() -> None:

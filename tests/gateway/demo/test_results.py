@@ -183,6 +183,34 @@ def test_a_prod_answer_that_was_not_speculated_is_in_no_pair() -> None:
     assert result.in_engine.not_speculated == {"no_executor": 1, "no record": 1}
 
 
+def test_the_loop_is_timed_by_its_records_and_compared_with_the_same_off_answers() -> None:
+    trials = six()
+    stages = stages_of(trials) | {
+        "loop-code-0": stage("speculate", decode_tokens=0, decode_seconds=0.0),
+        "loop-code-1": stage("bypass", reason="executor_failed"),
+    }
+
+    loop = result_of(evidence(trials, stages=stages)).gateway_loop
+
+    assert (loop.tok_s.value, loop.tok_s.n) == (40 / 1.25, 4)
+    assert (loop.multiplier.value, loop.multiplier.n_spec) == (1.6, 4)
+    assert loop.not_speculated == {"executor_failed": 1}
+    assert loop.acceptance == 0.8
+
+
+def test_a_drafter_that_was_not_replayed_says_why_for_each_answer() -> None:
+    trials = six()[:3]
+    stages = stages_of(trials) | {
+        "shadow-code-0": replayed(not_replayed={"draft_model": "runner_unavailable"}),
+        "shadow-code-1": replayed(compared={"draft_model": replay(accepted_tokens=10)}),
+    }
+
+    found = result_of(evidence(trials, stages=stages)).drafters["draft_model"]
+
+    assert (found.acceptance, found.steps) == (0.5, 4)
+    assert found.not_replayed == {"runner_unavailable": 1}
+
+
 def test_identical_counts_equal_answers_and_ties() -> None:
     other = (*IDS[:30], 1, *IDS[31:])
     trials = [trial(name="same"), trial(name="tie", prod=other), trial(name="other", prod=other), trial()]

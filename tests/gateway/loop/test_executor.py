@@ -9,7 +9,7 @@ import pytest
 
 from gateway.loop import executor
 from gateway.policy.model import Action, Decision
-from gateway.proxy import dispatch
+from gateway.proxy import dispatch, stages
 from probes.model import Capability, Finding, Support
 from tests.fakes.byte_target import ByteTarget
 from tests.fakes.loop_runner import LoopRunner
@@ -107,14 +107,21 @@ def test_another_runner_is_asked_where_one_is_away(
         assert loop.records()[1].reason is None
 
 
-def test_a_control_request_is_no_loops(
+def test_a_control_request_is_served_plainly_and_timed_by_its_stream(
     loop: Loop, target: ByteTarget, runner: LoopRunner, decided: Decision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control = replace(decided, action=Action.CONTROL, reason="control_block")
-    monkeypatch.setattr(dispatch, "decide", lambda *_: control)
-    loop.ask()
-    assert [path for path, _ in target.asked] == ["/v1/chat/completions"]
+    """A plain server reports no decode times, and its clients rarely ask how many tokens there were."""
+    control = replace(decided, action=Action.CONTROL, reason="control_block", strategy=None)
+    for module in (dispatch, stages):
+        monkeypatch.setattr(module, "decide", lambda *_, **__: control)
+    through, plain = loop.both(stream=True)
+    assert through == plain
+    assert through.usage is None
     assert not runner.conversations
+    _, stage = loop.records()
+    assert (stage.action, stage.executor, stage.completion_tokens) == ("control", "gateway_loop", 16)
+    assert stage.tokens_per_second == pytest.approx(15 / (stage.decode_seconds or 0))
+    assert stage.multiplier_reason == "needs 5 requests in each arm, has 0 speculated and 1 control"
 
 
 def test_a_prompt_of_ids_is_taken_as_it_is(loop: Loop, target: ByteTarget) -> None:

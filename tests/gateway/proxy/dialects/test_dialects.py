@@ -135,3 +135,24 @@ def test_an_answer_in_one_piece_has_its_usage_anyway(dialect: Dialect) -> None:
 def test_a_decision_for_another_executor_is_not_spelled(dialect: Dialect) -> None:
     request = request_of()
     assert dialect(request, decision_of(Action.SPECULATE, executor="replica")).body is request.body
+
+
+@every_dialect
+def test_control_of_a_loop_asks_a_stream_for_its_usage_and_nothing_else(dialect: Dialect) -> None:
+    spelling = dialect(request_of(stream=True), decision_of(Action.CONTROL, "gateway_loop"))
+    assert said(spelling.body) == {
+        "model": "m1", "stream": True, "stream_options": {"include_usage": True}
+    }  # fmt: skip
+    assert spelling.edited
+    assert spelling.hides_usage
+
+
+@every_dialect
+@pytest.mark.parametrize("fields", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
+def test_control_of_a_loop_leaves_alone_what_says_its_usage_anyway(
+    dialect: Dialect, fields: Mapping[str, object]
+) -> None:
+    request = request_of(**fields)  # type: ignore[arg-type]
+    spelling = dialect(request, decision_of(Action.CONTROL, "gateway_loop"))
+    assert spelling.body is request.body
+    assert not spelling.edited
