@@ -13,6 +13,9 @@ from probes.wire import Reply, clipped, dig
 FLAT_PROMPT = "Random words, none twice: plinth, quokka, sextant, marzipan, ochre, gimlet,"
 """Nearly anything may follow."""
 
+TEMPERATURE = 2
+"""The highest that servers take, so that a model which is sure of itself draws different tokens too."""
+
 DRAWS_PER_CALL = 4
 CALLS = 2
 
@@ -24,10 +27,10 @@ Written = list[tuple[Any, ...]]
 
 
 async def ask_independent_draws(target: Target) -> Finding:
-    """Do identical calls at temperature 1 draw differently, within a call and from call to call?"""
+    """Do identical prompts draw different tokens, within a call and from call to call?"""
     capability = Capability.INDEPENDENT_DRAWS
     calls: list[Written] = []
-    asked: dict[str, Any] = {"temperature": 1, "return_token_ids": True}
+    asked: dict[str, Any] = {"temperature": TEMPERATURE, "return_token_ids": True}
     for _ in range(CALLS):
         reply = await target.complete([FLAT_PROMPT] * DRAWS_PER_CALL, 1, **asked)
         if not reply.ok:
@@ -38,7 +41,8 @@ async def ask_independent_draws(target: Target) -> Finding:
     draws = [len(set(call)) for call in calls]
     different = " and ".join(map(str, draws))
     seen = (
-        f"{DRAWS_PER_CALL} identical prompts in a call, at temperature 1, drew {different} different tokens"
+        f"{DRAWS_PER_CALL} identical prompts in a call drew {different} different tokens, "
+        f"at temperature {TEMPERATURE}"
     )
     if min(draws) == 1:
         return no(capability, seen)
