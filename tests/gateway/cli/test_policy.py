@@ -77,6 +77,7 @@ def test_explain_tells_each_rules_reason_and_the_outcome(good: str) -> None:
         "detail: -",
         "k: 5",
         "max tokens per minute: -",
+        "compare: ()",
     ]
 
 
