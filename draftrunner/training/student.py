@@ -18,8 +18,8 @@ from draftrunner.training.answers import Answered
 CONTEXT_LENGTH = 2048
 """Answers that are trained on are shorter; relative positions make it carry further."""
 
-_EMBEDDING_SPREAD = 0.02
-"""Standard deviation of the first embeddings, as is usual for such models."""
+_EMBEDDING_SPREAD = 0.04
+"""Standard deviation of the first embeddings."""
 
 _STRANGERS = 4096
 """Tokens that nobody thought likely and that an update teaches to be unlikely, drawn anew each time.
@@ -45,10 +45,10 @@ class Recipe:
 
     hidden: int = 128
     layers: int = 4
-    copy_steps: int = 80
-    epochs: int = 6
+    copy_steps: int = 200
+    epochs: int = 5
     rate: float = 2e-3
-    batch_tokens: int = 6144
+    batch_tokens: int = 1536
     seed: int = 0
 
 
@@ -123,7 +123,7 @@ def _weight_groups(student: Any, recipe: Recipe) -> list[dict[str, Any]]:
     embeddings = student.get_input_embeddings().weight
     others = [weight for weight in student.parameters() if weight is not embeddings]
     return [
-        {"params": [embeddings], "lr": recipe.rate / 4, "weight_decay": 0.0},
+        {"params": [embeddings], "lr": recipe.rate / 2, "weight_decay": 0.0},
         {"params": [weight for weight in others if weight.ndim > 1], "lr": recipe.rate, "weight_decay": 0.05},
         {"params": [weight for weight in others if weight.ndim == 1], "lr": recipe.rate, "weight_decay": 0.0},
     ]

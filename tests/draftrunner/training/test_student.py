@@ -87,7 +87,7 @@ def test_the_first_embeddings_keep_what_the_targets_say_of_one_another(target: A
     rows = target.get_input_embeddings().weight
     ratios = torch.pdist(small) / torch.pdist(rows)
     assert torch.allclose(ratios, ratios.mean().expand_as(ratios), rtol=1e-3)
-    assert small.std().item() == pytest.approx(0.02, rel=1e-3)
+    assert small.std().item() == pytest.approx(0.04, rel=1e-3)
 
 
 def test_training_brings_the_student_closer_to_its_target(
