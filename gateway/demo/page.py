@@ -220,7 +220,14 @@ def _curve_rows(result: WorkloadResult, ks: Sequence[int]) -> Iterator[list[str]
 def _drafters(results: Sequence[WorkloadResult]) -> _Section:
     acceptance = _by_drafter(results, lambda found: found.acceptance)
     gain = _by_drafter(results, lambda found: found.in_engine.best)
-    head = ("workload", "drafter", "accepted / proposed", "in_engine, usual K", "in_engine, best K")
+    head = (
+        "workload",
+        "drafter",
+        "answers",
+        "accepted / proposed",
+        "in_engine, usual K",
+        "in_engine, best K",
+    )
     return _Section(
         title="Drafters side by side",
         text="All of them replayed on the very same answers. Predicted multipliers hold the time that "
@@ -253,7 +260,7 @@ def _by_drafter(
 def _drafter_row(result: WorkloadResult, name: str, found: Drafted) -> list[str]:
     in_engine, loop = found.in_engine, found.gateway_loop
     return [
-        *(result.workload, name, _number(found.acceptance)),
+        *(result.workload, name, str(found.answers), _number(found.acceptance)),
         *(_number(in_engine.at_k), _best(in_engine), _best(loop)),
     ]
 

@@ -121,7 +121,9 @@ def dot_plot(
                 _draw_dot(axes, row + (series.index(one) + 0.5) / len(series) * 0.8 - 0.4, one, point)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.set_ylim(len(rows) - 0.45, -0.55)
-        axes.set_xlim(0, x_max or axes.get_xlim()[1] * 1.15)
+        right = x_max or axes.get_xlim()[1] * 1.15
+        # Room at both ends, where a marker would be cut.
+        axes.set_xlim(-0.03 * right, 1.03 * right)
         axes.set_xlabel(x_label)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)

@@ -131,11 +131,13 @@ class Drafted:
     """What one drafter would have done with the answers that shadow saw.
 
     Attributes:
+        answers: How many were replayed for it.
         acceptance: Accepted over proposed drafts, over `steps` steps, for the K of prod.
         predicted: By executor; in_engine and gateway_loop.
         not_replayed: Why answers were not replayed for it, counted.
     """
 
+    answers: int
     acceptance: float | None
     steps: int | None
     predicted: Mapping[str, Predicted]
@@ -283,6 +285,7 @@ def _multiplier(multiplier: Multiplier) -> dict[str, Any]:
 
 def _drafted(found: Drafted) -> dict[str, Any]:
     return {
+        "answers": found.answers,
         "acceptance": found.acceptance,
         **_predicted(found.in_engine),
         "gateway_loop": _predicted(found.gateway_loop),

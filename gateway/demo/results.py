@@ -135,6 +135,7 @@ def _drafted(drafter: str, stages: Sequence[Stage], evidence: Evidence) -> Draft
     """What `drafter` would have done with the answers of these shadow records."""
     replays = [stage.replays[drafter] for stage in stages if drafter in stage.replays]
     return Drafted(
+        answers=len(replays),
         acceptance=_acceptance(replays),
         steps=sum(replay.steps for replay in replays) if replays else None,
         predicted={name: _predicted(drafter, stages, name, evidence) for name in EXECUTORS},

@@ -82,8 +82,9 @@ def _best_drafter(result: WorkloadResult) -> str:
     if name is None:
         return f"{result.workload}: no drafter is predicted to gain."
     others = ", ".join(f"{other} {_gain(found)}" for other, found in gains.items() if other != name)
+    answers = result.drafters[name].answers
     best = f"{_gain(gains[name])} at K={gains[name].best_k}"
-    return f"{result.workload}: best drafter {name}, {best} predicted ({others})."
+    return f"{result.workload}: best drafter {name}, {best} predicted from {answers} answers ({others})."
 
 
 def _gain(predicted: Predicted) -> str:

@@ -117,8 +117,8 @@ def test_the_measured_k_curve_shows_its_sample_sizes(page: Page) -> None:
 
 
 def test_drafters_stand_side_by_side(page: Page) -> None:
-    assert ["chat", "ngram", "0.80", "1.98", "2.00 (K=1)", "-"] in page.rows
-    assert ["chat", "suffix", "0.60", "1.98", "2.00 (K=1)", "-"] in page.rows
+    assert ["chat", "ngram", "6", "0.80", "1.98", "2.00 (K=1)", "-"] in page.rows
+    assert ["chat", "suffix", "6", "0.60", "1.98", "2.00 (K=1)", "-"] in page.rows
 
 
 def test_every_plot_is_said_in_words(page: Page) -> None:

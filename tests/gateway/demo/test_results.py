@@ -207,7 +207,7 @@ def test_a_drafter_that_was_not_replayed_says_why_for_each_answer() -> None:
 
     found = result_of(evidence(trials, stages=stages)).drafters["draft_model"]
 
-    assert (found.acceptance, found.steps) == (0.5, 4)
+    assert (found.answers, found.acceptance, found.steps) == (1, 0.5, 4)
     assert found.not_replayed == {"runner_unavailable": 1}
 
 

@@ -64,5 +64,5 @@ def test_sentences_name_the_best_drafter_where_there_are_several() -> None:
 
     said = sentences(report_of(evidence(trials, stages=stages)))
 
-    assert "code: best drafter suffix, 3.98x at K=1 predicted (ngram 2.00x)." in said
+    assert "code: best drafter suffix, 3.98x at K=1 predicted from 6 answers (ngram 2.00x)." in said
     assert "chat: no drafter is predicted to gain." in said
