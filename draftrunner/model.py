@@ -20,6 +20,7 @@ class Profile:
         min_n: Shortest suffix, in tokens, that n-gram lookup may match.
         max_n: Longest suffix, in tokens, that n-gram lookup tries first.
         pad_to_k: Whether the engine fills unused draft slots up to K (and verifies them).
+        clips_at_end: Whether it drafts no token that the answer's token limit leaves no room for.
         max_tree_depth: Longest match of suffix decoding, in tokens, the first that follows included.
         max_spec_factor: Most tokens that suffix decoding drafts per token matched.
         min_token_prob: How likely, by its counts, suffix decoding's draft up to a token has to be.
@@ -30,6 +31,7 @@ class Profile:
     min_n: int
     max_n: int
     pad_to_k: bool
+    clips_at_end: bool = False
     max_tree_depth: int = 24
     max_spec_factor: float = 1.0
     min_token_prob: float = 0.1

@@ -97,6 +97,7 @@ def replay(
     drafter: Drafter,
     ks: Iterable[int],
     origin: Origin = NOBODY,
+    max_tokens: int | None = None,
 ) -> dict[int, Replayed]:
     """Score `answer_ids` as if it had been generated with each lookahead in `ks`.
 
@@ -110,41 +111,53 @@ def replay(
         drafter: Proposes from the target's token ids.
         ks: Lookaheads to answer for.
         origin: Whose answer it is, and when its request began.
+        max_tokens: Most tokens that the answer could have had, for an engine that drafts none beyond them.
+            None for one that does.
     """
     lookaheads = sorted(set(ks))
     if not lookaheads:
         return {}
     if isinstance(drafter, TeacherForced):
-        positions = _guessed(prompt_ids, answer_ids, drafter, lookaheads[-1])
+        positions = _guessed(prompt_ids, answer_ids, drafter, lookaheads[-1], max_tokens)
     elif drafter.consistent:
-        positions = _proposed(prompt_ids, answer_ids, drafter, lookaheads[-1], origin)
+        positions = _proposed(prompt_ids, answer_ids, drafter, lookaheads[-1], origin, max_tokens)
     else:
-        return _walked_together(prompt_ids, answer_ids, drafter, lookaheads, origin)
+        return _walked_together(prompt_ids, answer_ids, drafter, lookaheads, origin, max_tokens)
     return {k: _walk(positions, k) for k in lookaheads}
 
 
 def _guessed(
-    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: TeacherForced, k: int
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    drafter: TeacherForced,
+    k: int,
+    max_tokens: int | None,
 ) -> list[_Position]:
     """From one pass: while its guesses agree with the answer they are what it would have proposed."""
     guesses = drafter.greedy(prompt_ids, answer_ids)
     positions: list[_Position] = []
     for start in range(1, len(answer_ids)):
-        drafted = min(k, drafter.room(len(prompt_ids) + start))
+        drafted = min(_most(k, start, max_tokens), drafter.room(len(prompt_ids) + start))
         end = start + drafted
         positions.append(_Position(drafted, _agreeing(guesses[start:end], answer_ids[start:end])))
     return positions
 
 
 def _proposed(
-    prompt_ids: Sequence[int], answer_ids: Sequence[int], drafter: Drafter, k: int, origin: Origin
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    drafter: Drafter,
+    k: int,
+    origin: Origin,
+    max_tokens: int | None,
 ) -> list[_Position]:
     """From a proposal at every position."""
     positions: list[_Position] = []
     with contextlib.closing(drafter.open(prompt_ids, origin)) as session:
         for start in range(1, len(answer_ids)):
             session.extend(answer_ids[start - 1 : start])
-            positions.append(_position(session.propose(k), answer_ids, start))
+            draft = session.propose(_most(k, start, max_tokens))
+            positions.append(_position(draft, answer_ids, start))
     return positions
 
 
@@ -154,6 +167,7 @@ def _walked_together(
     drafter: Drafter,
     lookaheads: Sequence[int],
     origin: Origin,
+    max_tokens: int | None,
 ) -> dict[int, Replayed]:
     """Follow the runs of every lookahead along one session, each with the proposals of its own passes."""
     passes: dict[int, list[_Position]] = {k: [] for k in lookaheads}
@@ -162,9 +176,15 @@ def _walked_together(
         for start in range(1, len(answer_ids)):
             session.extend(answer_ids[start - 1 : start])
             for k in [k for k in lookaheads if next_start[k] == start]:
-                passes[k].append(_position(session.propose(k), answer_ids, start))
+                draft = session.propose(_most(k, start, max_tokens))
+                passes[k].append(_position(draft, answer_ids, start))
                 next_start[k] += passes[k][-1].agreeing + 1
     return {k: _counted(passes[k], k, max(len(answer_ids) - 1, 0)) for k in lookaheads}
+
+
+def _most(k: int, start: int, max_tokens: int | None) -> int:
+    """Most drafts of a pass that starts at `start`, whose last token is none of them."""
+    return k if max_tokens is None else min(k, max_tokens - start - 1)
 
 
 def _position(draft: Sequence[int], answer_ids: Sequence[int], start: int) -> _Position:

@@ -69,6 +69,12 @@ class ReplayRequest(BaseModel):
     ks: Annotated[list[Lookahead], FailFast(), Field(min_length=1, max_length=MAX_LOOKAHEAD)]
     tenant: Tenant = ""
     started_at: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = None
+    max_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The answer's token limit, where the engine drafts none beyond it."""
+        return self.max_tokens if PROFILES[self.profile].clips_at_end else None
 
     @property
     def origin(self) -> Origin:
@@ -161,7 +167,7 @@ def replay_body(body: bytes, drafters: Drafters) -> bytes:
     """
     asked = _parsed(body, drafters)
     drafter = drafters[asked.drafter][asked.profile]
-    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks, asked.origin)
+    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks, asked.origin, asked.limit)
     drafter.learn([token for token in asked.answer_ids if token != UNKNOWN_ID], asked.origin)
     return orjson.dumps(
         {
@@ -267,6 +273,10 @@ def _parsed(body: bytes, drafters: Drafters) -> ReplayRequest:
     if ids > MAX_IDS:
         raise RequestTooLarge(
             f"prompt_ids and answer_ids hold {ids} ids. One replay takes {MAX_IDS} at most."
+        )
+    if asked.max_tokens is not None and asked.max_tokens < len(asked.answer_ids):
+        raise InvalidRequest(
+            f"max_tokens: {asked.max_tokens} is less than answer_ids holds, which is {len(asked.answer_ids)}."
         )
     if UNKNOWN_ID in asked.answer_ids[:-1]:
         raise InvalidRequest(

@@ -164,12 +164,21 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
         loop_session = await closing.enter_async_context(checked_session(resolver))
         tokenize = Tokenizers(pool)
+        pairings = Pairings(
+            pool=pool,
+            client=to_runners,
+            token=runner_token,
+            fleet=registry.snapshot,
+            runners=runners.live,
+            clock=time.monotonic,
+        )
         feed = ShadowFeed(
             telemetry=telemetry,
             tokenize=tokenize,
             runner=RunnerClient(
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
+            pairing=pairings.settled,
             limits=ShadowLimits(max_answers=settings.shadow_queue),
             clock=time.monotonic,
         )
@@ -191,14 +200,6 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
         )
         worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
-        pairings = Pairings(
-            pool=pool,
-            client=to_runners,
-            token=runner_token,
-            fleet=registry.snapshot,
-            runners=runners.live,
-            clock=time.monotonic,
-        )
         standings = Standings(
             load=load,
             runners=runners.live,

@@ -143,6 +143,7 @@ class Pairings:
         self._known: dict[_Key, _Known] = {}
         self._wanted: dict[_Key, None] = {}
         self._asked = asyncio.Event()
+        self._comparing = asyncio.Lock()
 
     def verdict(self, backend: str, model: str, fingerprint: str) -> Pairing:
         """What is known now. Where that is nothing, a comparison begins soon, in the background.
@@ -170,6 +171,17 @@ class Pairings:
         verdicts = [self.verdict(backend, model, fingerprint) for fingerprint in sorted(loaded)]
         return min(verdicts, key=lambda pairing: pairing.agrees is True, default=None)
 
+    async def settled(self, backend: str, model: str) -> Pairing | None:
+        """As `of_live`, after comparing what has not been compared yet.
+
+        Args:
+            backend: A backend's name.
+            model: One that it serves.
+        """
+        if self.of_live(backend, model) is NOT_COMPARED:
+            await self.compare_wanted_once()
+        return self.of_live(backend, model)
+
     async def run(self) -> None:
         """Compare what is asked for, until cancelled."""
         while True:
@@ -177,15 +189,19 @@ class Pairings:
             await self.compare_wanted_once()
 
     async def compare_wanted_once(self) -> None:
-        """Compare every pair that was asked for since the last time."""
-        self._asked.clear()
-        wanted, self._wanted = self._wanted, {}
-        for key in wanted:
-            pairing = await self._compared(key)
-            wait_s = TRIED_AGAIN_AFTER_S if pairing.agrees is None else TRUSTED_S
-            self._known[key] = _Known(pairing, self._clock() + wait_s)
-            log = logger.info if pairing.agrees else logger.warning
-            log("%s on %s and draft model %s: %s", key.model, key.backend, key.fingerprint, pairing.sentence)
+        """Compare every pair that was asked for since the last time, and wait for those under way."""
+        async with self._comparing:
+            self._asked.clear()
+            wanted, self._wanted = self._wanted, {}
+            for key in wanted:
+                await self._learn(key)
+
+    async def _learn(self, key: _Key) -> None:
+        pairing = await self._compared(key)
+        wait_s = TRIED_AGAIN_AFTER_S if pairing.agrees is None else TRUSTED_S
+        self._known[key] = _Known(pairing, self._clock() + wait_s)
+        log = logger.info if pairing.agrees else logger.warning
+        log("%s on %s and draft model %s: %s", key.model, key.backend, key.fingerprint, pairing.sentence)
 
     async def _compared(self, key: _Key) -> Pairing:
         try:

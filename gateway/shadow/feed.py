@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from gateway.errors import BackendError
 from gateway.fleet.model import Backend
+from gateway.policy.gate import DRAFT_MODEL
 from gateway.policy.model import Action
+from gateway.policy.standing import Pairing
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.budget import TokenBudget
 from gateway.shadow.parse import ReadAnswer, read_answer
@@ -65,6 +67,7 @@ class Replayer(Protocol):
         ks: Sequence[int],
         tenant: str,
         started_at: float,
+        max_tokens: int | None,
     ) -> Replay:
         """Counts for every K in `ks`.
 
@@ -72,6 +75,14 @@ class Replayer(Protocol):
             RunnerUnavailable: nobody could be asked.
             ReplayFailed: somebody was, and gave no counts.
         """
+        ...
+
+
+class PairingOf(Protocol):
+    """Says whether the draft model there is may draft for a backend's model."""
+
+    async def __call__(self, backend: str, model: str) -> Pairing | None:
+        """How their tokenizers compare, compared now if need be; None where no draft model is loaded."""
         ...
 
 
@@ -98,6 +109,15 @@ class ShadowLimits:
     max_answer_bytes: int = 8 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """A request and its answer as the target's token ids, and the answer's token limit where it is known."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    max_tokens: int | None
+
+
 class ShadowFeed:
     """Takes the answers of shadow requests and leaves exactly one stage record for each of them.
 
@@ -105,6 +125,7 @@ class ShadowFeed:
         telemetry: Where records go.
         tokenize: Asks the backend that answered for token ids.
         runner: Replays.
+        pairing: Asked before the draft model is.
         limits: What may wait.
         clock: Monotonic seconds.
     """
@@ -115,12 +136,14 @@ class ShadowFeed:
         telemetry: StageSink,
         tokenize: Tokenize,
         runner: Replayer,
+        pairing: PairingOf,
         limits: ShadowLimits,
         clock: Callable[[], float],
     ) -> None:
         self._telemetry = telemetry
         self._tokenize = tokenize
         self._runner = runner
+        self._pairing = pairing
         self._limits = limits
         self._budget = TokenBudget(clock)
         self._waiting: deque[FinishedAnswer] = deque()
@@ -200,26 +223,32 @@ class ShadowFeed:
         self._check_runner(drafter)
         if not self._budget.spend(decision.rule, read.completion_tokens, decision.max_tokens_per_minute):
             raise Skipped(SkipReason.OVER_BUDGET)
-        prompt_ids, answer_ids = await self._ids(answer.backend, read)
-        replay = await self._replay(answer, prompt_ids, answer_ids, drafter, k)
-        compared = {
-            other: await self._compare(answer, prompt_ids, answer_ids, other, k) for other in decision.compare
-        }
+        ids = await self._ids(answer.backend, read)
+        replay = await self._replay(answer, ids, drafter, k)
+        compared = {other: await self._compare(answer, ids, other, k) for other in decision.compare}
         return replay_record(answer, read.numbers, k, replay, compared)
 
     async def _compare(
         self,
         answer: FinishedAnswer,
-        prompt_ids: Sequence[int],
-        answer_ids: Sequence[int],
+        ids: _Ids,
         drafter: str,
         k: int,
     ) -> Replay | SkipReason:
         """A further drafter's replay, or why there is none: it must not cost the answer its own."""
         try:
-            return await self._replay(answer, prompt_ids, answer_ids, drafter, k)
+            return await self._replay(answer, ids, drafter, k)
         except Skipped as skipped:
             return skipped.reason
+
+    async def _check_pairing(self, answer: FinishedAnswer) -> None:
+        """Before the target's ids are read by a model to which they may mean something else."""
+        pairing = await self._pairing(answer.backend.name, answer.facts.model)
+        if pairing is None:
+            raise Skipped(SkipReason.RUNNER_UNAVAILABLE)
+        if not pairing.agrees:
+            differ = pairing.agrees is False
+            raise Skipped(SkipReason.TOKENIZERS_DIFFER if differ else SkipReason.TOKENIZERS_NOT_COMPARED)
 
     def _check_runner(self, drafter: str) -> None:
         """Before the backend is put to work for ids that nobody would take."""
@@ -228,7 +257,7 @@ class ShadowFeed:
         except RunnerUnavailable:
             raise Skipped(SkipReason.RUNNER_UNAVAILABLE) from None
 
-    async def _ids(self, backend: Backend, read: ReadAnswer) -> tuple[Sequence[int], Sequence[int]]:
+    async def _ids(self, backend: Backend, read: ReadAnswer) -> _Ids:
         """Prompt and answer as ids, if they are as many as the engine counted."""
         prompt_ids = read.prompt_ids
         if prompt_ids is None:
@@ -238,9 +267,9 @@ class ShadowFeed:
         text_ids = await self._tokenized(backend, read.text_payload) if read.text_payload else ()
         unseen = read.completion_tokens - len(text_ids)
         if unseen == 0:
-            return prompt_ids, text_ids
+            return _Ids(prompt_ids, text_ids, read.max_tokens)
         if unseen == 1 and read.may_end_unseen:
-            return prompt_ids, (*text_ids, UNKNOWN_ID)
+            return _Ids(prompt_ids, (*text_ids, UNKNOWN_ID), read.max_tokens)
         raise Skipped(SkipReason.TOKENIZER_MISMATCH)
 
     async def _tokenized(self, backend: Backend, payload: Mapping[str, Any]) -> tuple[int, ...]:
@@ -255,20 +284,22 @@ class ShadowFeed:
     async def _replay(
         self,
         answer: FinishedAnswer,
-        prompt_ids: Sequence[int],
-        answer_ids: Sequence[int],
+        ids: _Ids,
         drafter: str,
         k: int,
     ) -> Replay:
+        if drafter == DRAFT_MODEL:
+            await self._check_pairing(answer)
         try:
             return await self._runner.replay(
-                prompt_ids=prompt_ids,
-                answer_ids=answer_ids,
+                prompt_ids=ids.prompt,
+                answer_ids=ids.answer,
                 drafter=drafter,
                 profile=PROFILES[answer.backend.kind],
                 ks=sorted({*CURVE, k}),
                 tenant=answer.facts.tenant,
                 started_at=answer.at,
+                max_tokens=ids.max_tokens,
             )
         except RunnerUnavailable:
             raise Skipped(SkipReason.RUNNER_UNAVAILABLE) from None

@@ -27,6 +27,7 @@ class ReadAnswer:
         prompt_ids: The prompt's ids where the request itself consists of ids.
         prompt_payload: Otherwise, what to ask `/tokenize` for them; empty where prompt_ids are set.
         text_payload: What to ask `/tokenize` for the answer's ids; None for an empty text.
+        max_tokens: Most tokens that the answer could have had; None where that is not known.
         may_end_unseen: The answer may end in a token that is not in its text (end-of-sequence).
         numbers: The engine's counts and times; prompt_tokens and completion_tokens are known.
     """
@@ -34,6 +35,7 @@ class ReadAnswer:
     prompt_ids: tuple[int, ...] | None = field(repr=False)
     prompt_payload: Mapping[str, Any] = field(repr=False)
     text_payload: Mapping[str, Any] | None = field(repr=False)
+    max_tokens: int | None
     may_end_unseen: bool
     prompt_tokens: int
     completion_tokens: int
@@ -61,11 +63,20 @@ def read_answer(answer: FinishedAnswer) -> ReadAnswer:
         prompt_ids=prompt.ids,
         prompt_payload=prompt.payload,
         text_payload=text_payload(request, text) if text else None,
+        max_tokens=_limit(request, numbers.completion_tokens, reply.finish_reason),
         may_end_unseen=reply.finish_reason == "stop",
         prompt_tokens=numbers.prompt_tokens,
         completion_tokens=numbers.completion_tokens,
         numbers=numbers,
     )
+
+
+def _limit(request: Mapping[str, Any], completion_tokens: int, finish_reason: object) -> int | None:
+    """What the answer ran into, or what the request says, if an answer of this length fits into it."""
+    if finish_reason == "length":
+        return completion_tokens
+    stated = request.get("max_completion_tokens") or request.get("max_tokens")
+    return stated if type(stated) is int and stated >= completion_tokens else None
 
 
 class _Reply:

@@ -126,6 +126,7 @@ class RunnerClient:
         ks: Sequence[int],
         tenant: str,
         started_at: float,
+        max_tokens: int | None,
     ) -> Replay:
         """Score an answer for every K in `ks`.
 
@@ -137,6 +138,7 @@ class RunnerClient:
             ks: Draft tokens per step.
             tenant: Whose answer it is. The runner keeps it, and drafts from it for this tenant alone.
             started_at: Unix time of the request. What the runner has learnt since does not count.
+            max_tokens: Most tokens that the answer could have had; None where that is not known.
 
         Raises:
             RunnerUnavailable: none has joined, or those that have did not answer.
@@ -150,6 +152,7 @@ class RunnerClient:
             "ks": ks,
             "tenant": tenant,
             "started_at": started_at,
+            "max_tokens": max_tokens,
         }
         try:
             reply = await self._ask_one(self._ready(drafter), orjson.dumps(asked))

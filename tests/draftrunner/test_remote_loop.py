@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import draftrunner.loop
 from draftrunner.drafters.ngram import NgramDrafter
-from draftrunner.model import Step
-from draftrunner.profiles import EMBEDDED
+from draftrunner.drafters.suffix import SuffixDrafter
+from draftrunner.model import Drafter, Step
+from draftrunner.profiles import EMBEDDED, RUNNER
 from draftrunner.remote_loop import (
     PASSES_BEFORE_JUDGED,
     SECONDS_BEFORE_JUDGED,
@@ -213,7 +214,7 @@ def test_what_the_line_raises_is_the_callers() -> None:
 @pytest.mark.parametrize("k", range(1, 9))
 @pytest.mark.parametrize("seed", range(4))
 def test_replay_counts_what_the_loop_counted(seed: int, k: int) -> None:
-    """For an answer that ends by itself; a token limit also limits what this loop drafts."""
+    """For an answer that ends by itself."""
     rule = markov(seed, order=1, vocabulary=30)
     pick = keyed_sampler(seed, 0.4)
     prompt = [1, 2, 3, 4]
@@ -228,6 +229,24 @@ def test_replay_counts_what_the_loop_counted(seed: int, k: int) -> None:
     passes = line.steps[1:]
     assert answer[-1] == EOS
     assert would_be.passes == len(passes) < len(answer) - 1
+    assert would_be.per_step_drafted == tuple(done.drafted for done in passes if done.drafted)
+    assert would_be.per_step_accepted == tuple(done.accepted for done in passes if done.drafted)
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("drafter", [NgramDrafter(RUNNER), SuffixDrafter(RUNNER)], ids=["ngram", "suffix"])
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 40, 43, 47])
+def test_replay_counts_what_the_loop_counted_up_to_the_token_limit(
+    max_tokens: int, drafter: Drafter, k: int
+) -> None:
+    """The loop drafts nothing that the limit leaves no room for."""
+    prompt = [1, 2, 3, 4]
+    line = TargetLine(scripted(prompt, [7, 8, 9, 7] * 20), prompt)
+    answer = draft_answer(task(prompt, k=k, max_tokens=max_tokens), drafter.open(prompt), line, no_time)
+    would_be = replay(prompt, answer, drafter, [k], max_tokens=max_tokens)[k]
+    passes = line.steps[1:]
+    assert len(answer) == max_tokens
+    assert would_be.passes == len(passes)
     assert would_be.per_step_drafted == tuple(done.drafted for done in passes if done.drafted)
     assert would_be.per_step_accepted == tuple(done.accepted for done in passes if done.drafted)
 

@@ -89,6 +89,19 @@ def test_the_curve_is_the_pure_functions(client: httpx.Client, answer_ids: list[
     }
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_only_an_engine_that_drafts_nothing_beyond_it_is_replayed_by_the_token_limit(
+    client: httpx.Client, profile: str
+) -> None:
+    asked = body(profile=profile, answer_ids=[7, 8, 3], ks=[8])
+    limits = [{"max_tokens": 3}, {"max_tokens": 1000}, {}]
+    drafted = [
+        client.post("/v1/replay", json={**asked, **limit}).json()["curve"]["8"]["draft_tokens"]
+        for limit in limits
+    ]
+    assert drafted == ([1, 5, 5] if PROFILES[profile].clips_at_end else [5, 5, 5])
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_largest_replay_allowed_is_answered(client: httpx.Client, drafter: str) -> None:
     prompt_ids = [49_151] * (MAX_IDS - len(ANSWER_IDS))
@@ -248,6 +261,7 @@ WRONG_FIELDS = {
     "a tenant that is no text": ({"tenant": 5}, "tenant: Input should be a valid string"),
     "a tenant too long": ({"tenant": "t" * 257}, "tenant: String should have at most 256 characters"),
     "a moment before 1970": ({"started_at": -1}, "started_at: Input should be greater than or equal to 0"),
+    "an answer beyond its limit": ({"max_tokens": 3}, "max_tokens: 3 is less than answer_ids holds"),
     "a moment as text": ({"started_at": "1000"}, "started_at: Input should be a valid number"),
     "an unknown field": ({"k": 3}, "k: Extra inputs are not permitted"),
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -188,6 +189,21 @@ async def test_before_the_comparison_nothing_is_known() -> None:
     async with bench() as servers:
         assert servers.pairings.verdict("gpu-1", "m", "f1") == NOT_COMPARED
         assert NOT_COMPARED.agrees is None
+
+
+async def test_who_can_wait_gets_the_verdict_at_once_and_both_sides_are_asked_only_once() -> None:
+    async with bench() as servers:
+        verdicts = await asyncio.gather(*(servers.pairings.settled("gpu-1", "m") for _ in range(3)))
+        asked = len(servers.target.asked)
+        await servers.pairings.settled("gpu-1", "m")
+        assert len(servers.target.asked) == asked
+    assert [verdict.agrees for verdict in verdicts if verdict] == [True] * 3
+
+
+async def test_without_a_draft_model_there_is_nothing_to_settle() -> None:
+    async with bench() as servers:
+        servers.runners.clear()
+        assert await servers.pairings.settled("gpu-1", "m") is None
 
 
 async def test_the_target_is_asked_for_the_model_that_is_meant() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.errors import BackendUnreachable
 from gateway.fleet.model import Backend, EngineKind
+from gateway.fleet.pairing import Pairing
 from gateway.policy.model import Action
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
@@ -48,6 +49,7 @@ class Bench:
         self.tokenized: list[Mapping[str, Any]] = []
         self.replayed: list[Mapping[str, Any]] = []
         self.asked_for: list[tuple[str, str, float]] = []
+        self.limits: list[int | None] = []
         self.failure: Exception | None = None
         self.unreachable: BackendUnreachable | None = None
         self.nobody: RunnerUnavailable | None = None
@@ -55,11 +57,14 @@ class Bench:
         self.asked = asyncio.Event()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.pairing: Pairing | None = Pairing(True, "they agree")
+        self.pairs: list[tuple[str, str]] = []
         self.now = 0.0
         self.feed = ShadowFeed(
             telemetry=self,
             tokenize=self.tokenize,
             runner=self,
+            pairing=self.paired,
             limits=limits or ShadowLimits(),
             clock=lambda: self.now,
         )
@@ -75,6 +80,10 @@ class Bench:
             raise self.unreachable
         return self.prompt_ids if "messages" in payload else self.text_ids
 
+    async def paired(self, backend: str, model: str) -> Pairing | None:
+        self.pairs.append((backend, model))
+        return self.pairing
+
     def check(self, drafter: str) -> None:
         if self.nobody is not None:
             raise self.nobody
@@ -89,6 +98,7 @@ class Bench:
         ks: Sequence[int],
         tenant: str,
         started_at: float,
+        max_tokens: int | None,
     ) -> Replay:
         await self.gate.wait()
         if self.failure is not None:
@@ -97,6 +107,7 @@ class Bench:
             raise self.failing[drafter]
         self.replayed.append({"prompt_ids": [*prompt_ids], "answer_ids": [*answer_ids], "ks": [*ks]})
         self.asked_for.append((drafter, tenant, started_at))
+        self.limits.append(max_tokens)
         return Replay(drafter=drafter, profile=profile, curve={k: counts(k) for k in ks})
 
     async def measure(self, answer: FinishedAnswer) -> StageRecord:
@@ -183,6 +194,25 @@ async def test_the_runner_is_told_whose_answer_it_is_and_when_its_request_began(
     assert bench.asked_for == [("suffix", "search", 1234.5)]
 
 
+@pytest.mark.parametrize(
+    ("finish_reason", "stated", "limit"),
+    [
+        ("length", {}, 3),
+        ("stop", {"max_tokens": 9}, 9),
+        ("stop", {"max_tokens": 9, "max_completion_tokens": 7}, 7),
+        ("stop", {}, None),
+        ("stop", {"max_tokens": 2}, None),
+        ("stop", {"max_tokens": "many"}, None),
+    ],
+)
+async def test_the_runner_is_told_how_long_the_answer_could_have_been(
+    finish_reason: str, stated: dict[str, object], limit: int | None
+) -> None:
+    bench = Bench()
+    await bench.measure(finished(chat_answer("a b c", finish_reason), request=chat_request(**stated)))
+    assert bench.limits == [limit]
+
+
 async def test_an_answer_is_replayed_for_every_drafter_that_its_rule_compares() -> None:
     bench = Bench()
     decision = replace(DECISION, compare=("suffix", "draft_model"))
@@ -216,6 +246,32 @@ async def test_a_compared_drafter_that_fails_costs_the_answer_nothing(
     assert record.compared is not None
     assert record.compared["suffix"] == {"reason": reason}
     assert record.compared["draft_model"]["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("pairing", "reason"),
+    [
+        (Pairing(False, "they differ"), "tokenizers_differ"),
+        (Pairing(None, "they could not be compared"), "tokenizers_not_compared"),
+        (None, "runner_unavailable"),
+    ],
+)
+async def test_a_draft_model_that_may_mean_other_texts_is_not_measured(
+    pairing: Pairing | None, reason: str
+) -> None:
+    """Public report B01: its acceptance would be near zero for no visible reason."""
+    bench = Bench()
+    bench.pairing = pairing
+    record = await bench.measure(finished(chat_answer(), decision=replace(DECISION, drafter="draft_model")))
+    assert (record.action, record.reason) == ("skip", reason)
+    assert bench.pairs == [("gpu-1", "m")]
+    assert bench.replayed == []
+
+
+async def test_drafters_that_copy_the_targets_own_ids_need_no_pairing() -> None:
+    bench = Bench()
+    await bench.measure(finished(chat_answer(), decision=replace(DECISION, drafter="suffix")))
+    assert bench.pairs == []
 
 
 async def test_a_rule_with_a_longer_lookahead_gets_its_own_counts() -> None:

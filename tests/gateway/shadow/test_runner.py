@@ -58,6 +58,7 @@ class Bench:
             ks=[5],
             tenant="search",
             started_at=1000.0,
+            max_tokens=None,
         )
 
     async def why_unavailable(self) -> str:
@@ -103,6 +104,7 @@ async def test_a_real_runner_takes_what_is_sent_and_sends_what_is_read() -> None
             ks=[1, 5],
             tenant="search",
             started_at=1000.0,
+            max_tokens=None,
         )
     assert (replay.drafter, replay.profile, set(replay.curve)) == ("ngram", "embedded", {1, 5})
     assert replay.curve[5].accepted_tokens == 4
@@ -129,6 +131,7 @@ async def test_a_real_runner_drafts_from_the_tenants_earlier_answers_for_its_lat
                 ks=[1],
                 tenant=tenant,
                 started_at=started_at,
+                max_tokens=None,
             )
             accepted.append(replay.curve[1].accepted_tokens)
     assert accepted == [0, 0, 0, 1]
