@@ -74,7 +74,7 @@ class Tokenize(Protocol):
 
 
 class CostMeter:
-    """Calibrates one backend for one strategy and drafter.
+    """Calibrates one backend for one strategy.
 
     Args:
         pool: Connections to backends; adds each backend's own key.
@@ -102,34 +102,42 @@ class CostMeter:
         self._now = now
         self._timer = timer
 
-    async def measure(self, backend: Backend, key: CostKey) -> Calibration:
-        """Time everything while the load is `key.band`.
+    async def measure(self, backend: Backend, keys: Sequence[CostKey]) -> list[Calibration]:
+        """Time everything while the load is that of the keys: the target once, then each drafter.
+
+        Args:
+            backend: The one that the keys name.
+            keys: At least one; they differ in their drafter only.
 
         Raises:
             CalibrationFailed: The backend or the runner did not do its part, or the load was never so.
         """
         try:
-            return await self._measured(backend, key)
+            return await self._measured(backend, keys)
         except BackendError as error:
             raise CalibrationFailed(backend.name, str(error).rstrip(".")) from error
         except GoPlain as stopped:
             raise CalibrationFailed(backend.name, str(stopped)) from stopped
 
-    async def _measured(self, backend: Backend, key: CostKey) -> Calibration:
-        prompt = await self._prompt(backend, key)
-        plain = [await self._plain(backend, key) for _ in range(ROUNDS)]
-        verify = await self._verify(backend, key, prompt)
-        drafting = await self._drafting(key, prompt)
+    async def _measured(self, backend: Backend, keys: Sequence[CostKey]) -> list[Calibration]:
+        target = keys[0]
+        prompt = await self._prompt(backend, target)
+        plain = median([await self._plain(backend, target) for _ in range(ROUNDS)])
+        verify = _medians(await self._verify(backend, target, prompt))
+        drafting = {key: _medians(await self._drafting(key.drafter, prompt)) for key in keys}
         measured_at = self._now()
-        return Calibration(
-            key=key,
-            measured_at=measured_at,
-            expires_at=measured_at + VALID_S,
-            context_tokens=len(prompt),
-            plain_seconds=median(plain),
-            verify_seconds=_medians(verify),
-            draft_seconds=_medians(drafting),
-        )
+        return [
+            Calibration(
+                key=key,
+                measured_at=measured_at,
+                expires_at=measured_at + VALID_S,
+                context_tokens=len(prompt),
+                plain_seconds=plain,
+                verify_seconds=verify,
+                draft_seconds=seconds,
+            )
+            for key, seconds in drafting.items()
+        ]
 
     async def _prompt(self, backend: Backend, key: CostKey) -> tuple[int, ...]:
         text = f"{secrets.token_hex(8)}\n" + _COLOURS * _LINES
@@ -186,7 +194,7 @@ class CostMeter:
                 seconds[drafts].append(await self._at_load(key, partial(step, drafts)))
         return seconds
 
-    async def _drafting(self, key: CostKey, prompt: Sequence[int]) -> dict[int, list[float]]:
+    async def _drafting(self, drafter: str, prompt: Sequence[int]) -> dict[int, list[float]]:
         """Seconds from telling the runner what was chosen to having its next draft, by the drafts allowed."""
         period = prompt[-_PERIOD:]
         repeating = list(period) * 8
@@ -194,7 +202,7 @@ class CostMeter:
         for k in DRAFTS[1:]:
             start = LoopStart(
                 prompt_ids=repeating,
-                drafter=key.drafter,
+                drafter=drafter,
                 profile=PROFILE,
                 k=k,
                 tenant=_TENANT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.errors import CalibrationFailed, Conflict, GatewayError, StoreError
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class Meter(Protocol):
     """Times the steps of a loop. CostMeter is one."""
 
-    async def measure(self, backend: Backend, key: CostKey) -> Calibration:
-        """Time everything while the load is `key.band`.
+    async def measure(self, backend: Backend, keys: Sequence[CostKey]) -> Sequence[Calibration]:
+        """Time everything while the load is that of the keys, which differ in their drafter only.
 
         Raises:
             CalibrationFailed: It could not be timed.
@@ -126,11 +126,11 @@ class Calibrations:
         way = next(way for way in ways_of(GATEWAY_LOOP) if way.missing(backend) is None)
         band = load_band(self._load.running(name) + 1)
         for model in backend.models:
-            for drafter in drafters:
-                key = CostKey(
-                    backend=name, model=model, strategy=way.strategy or "", drafter=drafter, band=band
-                )
-                await self._measure(backend, key)
+            keys = [
+                CostKey(backend=name, model=model, strategy=way.strategy or "", drafter=drafter, band=band)
+                for drafter in drafters
+            ]
+            await self._measure(backend, keys)
         return backend
 
     async def measure_wanted_once(self) -> None:
@@ -140,7 +140,7 @@ class Calibrations:
         for key in wanted:
             self._not_before[key] = self._clock() + COOL_DOWN_S
             try:
-                await self._measure(self._registry.get(key.backend), key)
+                await self._measure(self._registry.get(key.backend), [key])
             except GatewayError as error:
                 logger.warning("Requests go on without gateway_loop: %s", error)
 
@@ -164,15 +164,20 @@ class Calibrations:
             await self._arrived.wait()
             await self.measure_wanted_once()
 
-    async def _measure(self, backend: Backend, key: CostKey) -> None:
+    async def _measure(self, backend: Backend, keys: Sequence[CostKey]) -> None:
         async with self._measuring:
-            calibration = await self._meter.measure(backend, key)
+            found = await self._meter.measure(backend, keys)
+        for calibration in found:
+            await self._keep(calibration)
+
+    async def _keep(self, calibration: Calibration) -> None:
+        key = calibration.key
         try:
             async with self._exchange:
                 await self._store.calibrations.keep(calibration)
                 self._known = {**self._known, key: calibration}
         except StoreError as error:
             why = f"what was measured cannot be kept ({str(error).rstrip('.')})"
-            raise CalibrationFailed(backend.name, why) from error
+            raise CalibrationFailed(key.backend, why) from error
         costs = costs_in_words(calibration)
         logger.info("calibrated backend %s, model %s: %s", key.backend, key.model, costs)

@@ -74,7 +74,7 @@ class LoopRunner:
         tokens_sent: Authorization headers so far.
     """
 
-    drafters = ("ngram",)
+    drafters = ("ngram", "suffix")
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import CalibrationFailed
@@ -54,11 +55,11 @@ class ScriptedMeter:
     failure: str = ""
     asked: list[CostKey] = field(default_factory=list)
 
-    async def measure(self, backend: Backend, key: CostKey) -> Calibration:
-        self.asked.append(key)
+    async def measure(self, backend: Backend, keys: Sequence[CostKey]) -> list[Calibration]:
+        self.asked += keys
         if self.failure:
             raise CalibrationFailed(backend.name, self.failure)
-        return costs(key, self.clock())
+        return [costs(key, self.clock()) for key in keys]
 
 
 def calibrations_of(

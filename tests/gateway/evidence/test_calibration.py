@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def generating(server: OpenAIServer) -> list[dict[str, Any]]:
 async def test_every_part_of_a_step_is_timed(strategy: str, runner: LoopRunner) -> None:
     """By a clock that ticks whenever it is looked at, a call takes one tick."""
     async with metering(OpenAIServer(token_s=0.003), runner) as (meter, backend):
-        found = await meter.measure(backend, key(strategy))
+        (found,) = await meter.measure(backend, [key(strategy)])
     assert (found.key, found.measured_at, found.expires_at) == (key(strategy), NOON, NOON + VALID_S)
     assert found.verify_seconds == dict.fromkeys(DRAFTS, 1.0)
     assert found.draft_seconds == dict.fromkeys(DRAFTS, 1.0)
@@ -87,7 +88,7 @@ async def test_every_part_of_a_step_is_timed(strategy: str, runner: LoopRunner) 
 async def test_verification_is_asked_for_as_the_loop_asks(strategy: str, runner: LoopRunner) -> None:
     server = OpenAIServer(token_s=0.003)
     async with metering(server, runner) as (meter, backend):
-        await meter.measure(backend, key(strategy))
+        await meter.measure(backend, [key(strategy)])
     calls = [body for body in generating(server) if not body.get("stream")]
     assert len(calls) == 1 + ROUNDS * len(DRAFTS)
     if strategy == "scored":
@@ -98,12 +99,23 @@ async def test_verification_is_asked_for_as_the_loop_asks(strategy: str, runner:
     assert {body["temperature"] for body in calls} == {0}
 
 
+async def test_the_target_is_timed_once_for_all_drafters(runner: LoopRunner) -> None:
+    server = OpenAIServer(token_s=0.003)
+    keys = [key(), replace(key(), drafter="suffix")]
+    async with metering(server, runner) as (meter, backend):
+        found = await meter.measure(backend, keys)
+    assert [calibration.key for calibration in found] == keys
+    assert len(generating(server)) == ROUNDS + 1 + ROUNDS * len(DRAFTS)
+    drafters = [conversation.start["drafter"] for conversation in runner.conversations]
+    assert drafters == ["ngram"] * len(DRAFTS[1:]) + ["suffix"] * len(DRAFTS[1:])
+
+
 async def test_no_prompt_is_sent_twice(runner: LoopRunner) -> None:
     """Or a server's prefix cache would answer for it."""
     server = OpenAIServer(token_s=0.003)
     async with metering(server, runner) as (meter, backend):
         for _ in range(2):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
     streams = [tuple(body["prompt"]) for body in generating(server) if body.get("stream")]
     contexts = [tuple(body["prompt"]) for body in generating(server) if not body.get("stream")]
     for prompts in (streams, contexts):
@@ -112,7 +124,7 @@ async def test_no_prompt_is_sent_twice(runner: LoopRunner) -> None:
 
 async def test_every_draft_length_is_asked_of_the_runner(runner: LoopRunner) -> None:
     async with metering(OpenAIServer(token_s=0.003), runner) as (meter, backend):
-        await meter.measure(backend, key())
+        await meter.measure(backend, [key()])
     starts = [conversation.start for conversation in runner.conversations]
     assert [start["k"] for start in starts] == list(DRAFTS[1:])
     assert {start["drafter"] for start in starts} == {"ngram"}
@@ -122,7 +134,7 @@ async def test_every_draft_length_is_asked_of_the_runner(runner: LoopRunner) -> 
 async def test_a_runner_that_proposes_nothing_is_timed_all_the_same(runner: LoopRunner) -> None:
     runner.reset(lambda answer, k: [])
     async with metering(OpenAIServer(token_s=0.003), runner) as (meter, backend):
-        found = await meter.measure(backend, key())
+        (found,) = await meter.measure(backend, [key()])
     assert found.draft_seconds == dict.fromkeys(DRAFTS, 1.0)
 
 
@@ -140,26 +152,26 @@ class Restless(Load):
 async def test_what_was_timed_while_the_load_changed_is_timed_again(runner: LoopRunner) -> None:
     server = OpenAIServer(token_s=0.003)
     async with metering(server, runner, Restless(0, 1, 0)) as (meter, backend):
-        await meter.measure(backend, key())
+        await meter.measure(backend, [key()])
     assert len([body for body in generating(server) if body.get("stream")]) == ROUNDS + 1
 
 
 async def test_the_load_is_waited_for(runner: LoopRunner) -> None:
     async with metering(OpenAIServer(token_s=0.003), runner, Restless(0, 0, 1)) as (meter, backend):
-        assert (await meter.measure(backend, key(band="2-4"))).key.band == "2-4"
+        assert (await meter.measure(backend, [key(band="2-4")]))[0].key.band == "2-4"
 
 
 async def test_a_load_that_never_comes_is_told(runner: LoopRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_module, "PATIENCE_S", 3.0)
     async with metering(OpenAIServer(token_s=0.003), runner, Restless(4)) as (meter, backend):
         with pytest.raises(CalibrationFailed, match="the load was not 1 for 3 s, but 5-16"):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
 
 
 async def test_a_load_that_never_stays_is_told(runner: LoopRunner) -> None:
     async with metering(OpenAIServer(token_s=0.003), runner, Restless(*([0, 1] * TRIES))) as (meter, backend):
         with pytest.raises(CalibrationFailed, match="came and went"):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
 
 
 @pytest.mark.parametrize(
@@ -176,18 +188,18 @@ async def test_a_backend_that_cannot_is_told_by_what_it_did(
 ) -> None:
     async with metering(OpenAIServer(token_s=0.003).without(missing), runner) as (meter, backend):
         with pytest.raises(CalibrationFailed, match=f"'gpu-1' could not be calibrated: .*{said}"):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
 
 
 async def test_a_stream_in_one_piece_says_nothing_of_the_speed(runner: LoopRunner) -> None:
     stopped = itertools.repeat(0.0)
     async with metering(OpenAIServer(), runner, timer=lambda: next(stopped)) as (meter, backend):
         with pytest.raises(CalibrationFailed, match="in one piece"):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
 
 
 async def test_a_runner_that_fails_is_told(runner: LoopRunner) -> None:
     runner.reset(lambda answer, k: [7] * k, fault=Fault(after=6, how="close"))
     async with metering(OpenAIServer(token_s=0.003), runner) as (meter, backend):
         with pytest.raises(CalibrationFailed, match="the draft runner was lost"):
-            await meter.measure(backend, key())
+            await meter.measure(backend, [key()])
