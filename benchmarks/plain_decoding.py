@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
-import time
-from collections.abc import Callable
 from queue import Queue
 from typing import Any
 
@@ -21,6 +18,7 @@ from typing import Any
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 import torch
+from turns import say, taking_turns
 
 from draftrunner.embedded.engine import Limits
 from draftrunner.embedded.generation import Ask, Emission
@@ -58,7 +56,7 @@ def main() -> None:
     backend.engine.start()
     say(f"{checkpoint.model_id}, {asked.dtype}, {torch.get_num_threads()} threads")
     say(f"prompt {len(prompt)} tokens, answer {asked.tokens}, {asked.rounds} rounds")
-    ours, theirs = alternating(
+    ours, theirs = taking_turns(
         asked.rounds,
         lambda: answered(backend.engine, prompt, asked.tokens),
         lambda: generated(model, prompt, asked.tokens),
@@ -72,18 +70,6 @@ def main() -> None:
     backend.engine.close()
     for width, milliseconds in forward_costs(served, prompt, asked.rounds * 4).items():
         say(f"forward of {width:2} tokens {milliseconds:7.2f} ms")
-
-
-def alternating(rounds: int, *runs: Callable[[], None]) -> list[list[float]]:
-    """Seconds of each run in each round; a first round warms up and is not counted."""
-    seconds: list[list[float]] = [[] for _ in runs]
-    for number in range(rounds + 1):
-        for run, taken in zip(runs, seconds, strict=True):
-            begun = time.perf_counter()
-            run()
-            if number > 0:
-                taken.append(time.perf_counter() - begun)
-    return seconds
 
 
 def answered(engine: Any, prompt: list[int], tokens: int) -> None:
@@ -119,14 +105,8 @@ def forward_costs(model: LanguageModel, prompt: list[int], rounds: int) -> dict[
         target.score(prompt[:width])
         target.rewind(len(prompt))
 
-    seconds = alternating(rounds, *((lambda width=width: forward(width)) for width in WIDTHS))
+    seconds = taking_turns(rounds, *((lambda width=width: forward(width)) for width in WIDTHS))
     return {width: 1e3 * statistics.median(taken) for width, taken in zip(WIDTHS, seconds, strict=True)}
-
-
-def say(line: str) -> None:
-    """Print at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

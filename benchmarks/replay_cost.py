@@ -9,13 +9,12 @@ import argparse
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
 
 # As the runner's command does; read once, when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 import torch
+from turns import say, taking_turns
 
 from draftrunner.drafters.draft_model import DraftModelDrafter
 from draftrunner.drafters.loading import load_draft_model
@@ -59,24 +58,6 @@ def drafted(drafter: DraftModelDrafter, prompt: list[int], answer: list[int]) ->
         session.propose(1)
         session.extend([token])
     session.close()
-
-
-def taking_turns(rounds: int, *runs: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each run in each round; a first round warms up and is not counted."""
-    seconds: list[list[float]] = [[] for _ in runs]
-    for number in range(rounds + 1):
-        for run, taken in zip(runs, seconds, strict=True):
-            begun = time.perf_counter()
-            run()
-            if number > 0:
-                taken.append(time.perf_counter() - begun)
-    return seconds
-
-
-def say(line: str) -> None:
-    """Print at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

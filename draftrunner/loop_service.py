@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from draftrunner.drafters import Drafters
@@ -32,7 +32,7 @@ from draftrunner.requests import (
     TokenId,
     check_bearer,
     check_known,
-    complaints,
+    valid,
 )
 
 LOOPS_AT_ONCE = 32
@@ -138,10 +138,7 @@ class LoopRoute:
             await _close(socket)
 
     def _parsed(self, frame: str) -> LoopRequest:
-        try:
-            asked = LoopRequest.model_validate_json(frame)
-        except ValidationError as error:
-            raise InvalidRequest(complaints(error)) from None
+        asked = valid(LoopRequest.model_validate_json, frame)
         check_known("drafter", asked.drafter, self._drafters)
         check_known("profile", asked.profile, PROFILES)
         if len(asked.prompt_ids) + asked.max_tokens > MAX_CONTEXT:
@@ -212,10 +209,7 @@ def _emission(done: Step | None) -> dict[str, Any]:
 
 
 def _later_frame(text: str) -> ChoicesFrame | AnswerFrame:
-    try:
-        return _LATER_FRAME.validate_json(text)
-    except ValidationError as error:
-        raise InvalidRequest(complaints(error)) from None
+    return valid(_LATER_FRAME.validate_json, text)
 
 
 async def _heard(socket: WebSocket, idle_s: float) -> str:

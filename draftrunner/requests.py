@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-from collections.abc import Iterator, Mapping
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
 from starlette.requests import HTTPConnection
@@ -22,6 +22,10 @@ from draftrunner.model import MAX_LOOKAHEAD
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Tenant = Annotated[str, Field(strict=True, max_length=256)]
 Lookahead = Annotated[int, Field(strict=True, ge=1, le=MAX_LOOKAHEAD)]
+
+
+Text = TypeVar("Text", str, bytes)
+Value = TypeVar("Value")
 
 
 class ServiceError(Exception):
@@ -113,7 +117,15 @@ def check_known(field: str, name: str, table: Mapping[str, object]) -> None:
         raise InvalidRequest(f"{field}: {name[:100]!r} is not known. Allowed: {allowed}.")
 
 
-def complaints(error: ValidationError) -> str:
+def valid(read: Callable[[Text], Value], text: Text) -> Value:
+    """What `read`, a validator of pydantic's, makes of a JSON text; or raise InvalidRequest, saying where."""
+    try:
+        return read(text)
+    except ValidationError as error:
+        raise InvalidRequest(_complaints(error)) from None
+
+
+def _complaints(error: ValidationError) -> str:
     """What is wrong where, without the values sent; cut short, as unknown fields may be many and long."""
     told = "; ".join(
         f"{'.'.join(map(str, complaint['loc'])) or 'body'}: {complaint['msg']}"

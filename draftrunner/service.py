@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import fastapi
 import orjson
 import uvicorn
-from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -35,7 +35,7 @@ from draftrunner.requests import (
     TokenId,
     check_bearer,
     check_known,
-    complaints,
+    valid,
 )
 
 if TYPE_CHECKING:
@@ -180,10 +180,7 @@ def replay_body(body: bytes, drafters: Drafters) -> bytes:
 
 def detokenize_body(body: bytes, draft_model: DraftModel | None) -> bytes:
     """Answer the JSON of a `/v1/detokenize` body: a text for each list of ids, or raise a ServiceError."""
-    try:
-        asked = DetokenizeRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise InvalidRequest(complaints(error)) from None
+    asked = valid(DetokenizeRequest.model_validate_json, body)
     models = {"draft_model": draft_model} if draft_model else {}
     check_known("drafter", asked.drafter, models)
     return orjson.dumps({"texts": models[asked.drafter].texts(asked.ids)})
@@ -265,10 +262,7 @@ async def _read_body(request: fastapi.Request) -> bytes:
 
 
 def _parsed(body: bytes, drafters: Drafters) -> ReplayRequest:
-    try:
-        asked = ReplayRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise InvalidRequest(complaints(error)) from None
+    asked = valid(ReplayRequest.model_validate_json, body)
     ids = len(asked.prompt_ids) + len(asked.answer_ids)
     if ids > MAX_IDS:
         raise RequestTooLarge(

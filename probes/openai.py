@@ -12,7 +12,7 @@ from probes.model import Capability, Finding
 from probes.question import MESSAGES, TEXT, Question, Target, no, unknown, without_success, yes
 from probes.sampling import INDEPENDENT_DRAWS, NEUTRAL_DEFAULTS
 from probes.scored import SCORED
-from probes.wire import Reply, clipped, is_count
+from probes.wire import Reply, are_ids, clipped, is_count
 
 _CONTEXT_SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("max_model_len",),
@@ -115,7 +115,7 @@ async def ask_returned_token_ids(target: Target) -> Finding:
         return without_success(Capability.RETURNED_TOKEN_IDS, reply)
     read, written = _read_and_written(reply)
     counted = [reply.dig("usage", name) for name in ("prompt_tokens", "completion_tokens")]
-    if not (_are_ids(written) and _are_ids(read)):
+    if not (are_ids(written) and are_ids(read)):
         return no(Capability.RETURNED_TOKEN_IDS, f"{reply.path} was asked for token ids and sent none")
     if not all(is_count(number) for number in counted):
         return unknown(Capability.RETURNED_TOKEN_IDS, f"{reply.path} sent ids and no counts to check them by")
@@ -172,7 +172,7 @@ async def ask_detokenize(target: Target) -> Finding:
     answer = await target.chat_or_complete(4, chat=asked, complete=asked)
     shown = answer.dig("choices", 0, "message", "content") or answer.dig("choices", 0, "text")
     read, written = _read_and_written(answer)
-    if not (isinstance(shown, str) and _are_ids(read) and _are_ids(written)):
+    if not (isinstance(shown, str) and are_ids(read) and are_ids(written)):
         return unknown(Capability.DETOKENIZE, f"no text with its ids to compare with: {answer.evidence}")
     if answer.dig("choices", 0, "finish_reason") == "stop":
         written = written[:-1]  # the end of the answer, which has no text
@@ -221,7 +221,7 @@ def _compared(what: str, ids: Reply, answer: Reply) -> Finding:
 def _tokenized(reply: Reply) -> int | None:
     """How many ids a `/tokenize` answer holds; None when it is none."""
     ids, count = reply.dig("tokens"), reply.dig("count")
-    return len(ids) if reply.ok and _are_ids(ids) and count == len(ids) else None
+    return len(ids) if reply.ok and are_ids(ids) and count == len(ids) else None
 
 
 def _spelled(reply: Reply) -> str | None:
@@ -234,7 +234,3 @@ def _read_and_written(reply: Reply) -> tuple[Any, Any]:
     """What an answer gives as the ids of its prompt, and of itself."""
     read = reply.dig("prompt_token_ids") or reply.dig("choices", 0, "prompt_token_ids")
     return read, reply.dig("choices", 0, "token_ids")
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(is_count(token) for token in value)

@@ -13,7 +13,7 @@ from typing import Any
 from probes.in_engine import PROMPT
 from probes.model import Capability, Finding
 from probes.question import Question, Target, no, unknown, without_success, yes
-from probes.wire import Reply, clipped, is_count
+from probes.wire import Reply, are_ids, clipped
 
 PROMPT_IDS = [5, 6, 7, 8]
 DRAFT = 2
@@ -53,7 +53,7 @@ async def _written(target: Target, fields: Mapping[str, Any]) -> tuple[list[int]
         raise Judged(without_success(Capability.SCORED, reply))
     prompt = reply.dig("choices", 0, "prompt_token_ids")
     written = reply.dig("choices", 0, "token_ids")
-    if not (_are_ids(prompt) and _are_ids(written) and len(written) == TOKENS_WRITTEN):
+    if not (are_ids(prompt) and are_ids(written) and len(written) == TOKENS_WRITTEN):
         seen = f"no {TOKENS_WRITTEN} ids of plain decoding to compare with: {reply.evidence}"
         raise Judged(unknown(Capability.SCORED, seen))
     return prompt, written
@@ -88,16 +88,12 @@ async def _scored(
 
 def _choices(reply: Reply, count: int) -> list[int]:
     choices, ends = reply.dig("ace_score", "choices"), reply.dig("ace_score", "ends")
-    well_formed = _are_ids(choices) and isinstance(ends, list) and all(isinstance(end, bool) for end in ends)
+    well_formed = are_ids(choices) and isinstance(ends, list) and all(isinstance(end, bool) for end in ends)
     if not well_formed or not len(choices) == len(ends) == count:
         seen = f"no {count} choices and ends: {clipped(str(reply.dig('ace_score')))}"
         raise Judged(no(Capability.SCORED, seen))
     found: list[int] = choices
     return found
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(is_count(token) for token in value)
 
 
 SCORED = Question(

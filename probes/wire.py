@@ -183,3 +183,8 @@ def _what_happened(error: httpx.HTTPError) -> str:
         case _:
             # Not its message: a complaint about a header would quote the header.
             return f"the call failed ({type(error).__name__})"
+
+
+def are_ids(value: Any) -> bool:
+    """Whether a JSON value is a list of token ids, not an empty one."""
+    return isinstance(value, list) and bool(value) and all(is_count(token) for token in value)

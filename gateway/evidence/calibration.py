@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from statistics import median
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -27,6 +27,7 @@ from gateway.loop.executor import PROFILE
 from gateway.loop.runner import LoopRunners, LoopStart, RunnerLoop
 from gateway.loop.strategies import COMPLETIONS, STRATEGIES, Choices, TargetAsk
 from gateway.proxy.upstream import BackendPool
+from gateway.shadow.tokenize import Tokenize
 
 VALID_S = 3600.0
 """How long a calibration counts: what else runs on the machine changes."""
@@ -59,18 +60,6 @@ _TENANT = "calibration"
 _GREEDY: Mapping[str, Any] = {"temperature": 0}
 
 Found = TypeVar("Found")
-
-
-class Tokenize(Protocol):
-    """Asks a backend for token ids."""
-
-    async def __call__(self, backend: Backend, payload: Mapping[str, Any]) -> Sequence[int] | None:
-        """The ids for a `/tokenize` payload; None when the backend gives none.
-
-        Raises:
-            BackendError: it could not be asked.
-        """
-        ...
 
 
 class CostMeter:

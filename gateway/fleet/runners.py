@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gateway.errors import StoreError
 from gateway.fleet.urls import check_url
@@ -15,6 +16,20 @@ logger = logging.getLogger(__name__)
 
 LIVE_S = 15.0
 """A runner repeats its join every 5 s; one that misses three is taken for gone."""
+
+
+class KnownRunner(Protocol):
+    """A draft runner that has joined lately."""
+
+    @property
+    def url(self) -> str:
+        """Base URL without a trailing slash."""
+        ...
+
+    @property
+    def drafters(self) -> Sequence[str]:
+        """What it can draft with."""
+        ...
 
 
 class Runners:

@@ -21,9 +21,7 @@ _HEADERS = (
 )
 
 
-async def open_call(
-    pool: BackendPool, backend: Backend, path: str, asked: Mapping[str, Any], *, fresh: bool = False
-) -> Reply:
+async def open_call(pool: BackendPool, backend: Backend, path: str, asked: Mapping[str, Any]) -> Reply:
     """The head of a POST's answer, which is HTTP 200. The caller closes it.
 
     A kept connection that closes without a byte is replaced once: the call cannot have run.
@@ -33,14 +31,13 @@ async def open_call(
         backend: Where to.
         path: Below the backend's URL.
         asked: The body.
-        fresh: On a connection of its own.
 
     Raises:
         BackendError: It could not be asked, or answered with another status.
     """
     call = Call(method="POST", target=path, headers=_HEADERS, body=orjson.dumps(asked))
     try:
-        reply = await pool.open(backend, call, fresh=fresh)
+        reply = await pool.open(backend, call)
     except BackendHungUp:
         reply = await pool.open(backend, call, fresh=True)
     if reply.status == 200:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 from gateway.errors import BackendError, BackendTimeout
 from gateway.fleet.model import Backend, EngineKind
@@ -22,6 +21,7 @@ from gateway.loop.writing import Writing
 from gateway.policy.model import Decision, Facts
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import BackendPool
+from gateway.shadow.tokenize import Tokenize
 from probes.model import Capability
 
 NAME = "gateway_loop"
@@ -32,18 +32,6 @@ PROFILE = "runner"
 
 _SHOWS_HALVES = frozenset({EngineKind.EMBEDDED})
 """Engines that show a character which the answer's end left incomplete; vLLM leaves it out."""
-
-
-class Tokenize(Protocol):
-    """Asks a backend for token ids."""
-
-    async def __call__(self, backend: Backend, payload: Mapping[str, Any]) -> Sequence[int] | None:
-        """The ids for a `/tokenize` payload; None when the backend gives none.
-
-        Raises:
-            BackendError: it could not be asked.
-        """
-        ...
 
 
 class LoopExecutor:

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import orjson
 
+from gateway.fleet.runners import KnownRunner
 from gateway.loop.calls import ids_in
 from gateway.loop.errors import GoPlain, WhyPlain
 from gateway.loop.strategies import Choices
@@ -30,20 +31,6 @@ CLOSE_S = 0.25
 
 _MAX_FRAME_BYTES = 64 * 1024
 """Room for a draft and the tokens emitted; a prompt is never sent back."""
-
-
-class KnownRunner(Protocol):
-    """A draft runner that has joined lately."""
-
-    @property
-    def url(self) -> str:
-        """Base URL without a trailing slash."""
-        ...
-
-    @property
-    def drafters(self) -> Sequence[str]:
-        """What it can draft with."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from gateway.shadow.profiles import PROFILES
 from gateway.shadow.reasons import Skipped, SkipReason
 from gateway.shadow.records import replay_record, skip_record
 from gateway.shadow.runner import MAX_REPLAY_IDS, Replay, ReplayFailed, RunnerUnavailable
+from gateway.shadow.tokenize import Tokenize
 from gateway.telemetry.record import StageRecord
 from probes.model import Capability, Support
 
@@ -32,18 +33,6 @@ UNKNOWN_ID = -1
 """Stands for an end-of-sequence that was counted and is not in the text. No draft equals it."""
 
 logger = logging.getLogger(__name__)
-
-
-class Tokenize(Protocol):
-    """Asks a backend for token ids."""
-
-    async def __call__(self, backend: Backend, payload: Mapping[str, Any]) -> Sequence[int] | None:
-        """The ids for a `/tokenize` payload; None when the backend gives none.
-
-        Raises:
-            BackendError: it could not be asked.
-        """
-        ...
 
 
 class Replayer(Protocol):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import httpx
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gateway.fleet.runners import KnownRunner
 
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 5.0
@@ -23,20 +24,6 @@ _REFUSALS = frozenset({400, 413, 422})
 _BUSY = frozenset({429, 503})
 
 logger = logging.getLogger(__name__)
-
-
-class KnownRunner(Protocol):
-    """A draft runner that has joined lately."""
-
-    @property
-    def url(self) -> str:
-        """Base URL without a trailing slash."""
-        ...
-
-    @property
-    def drafters(self) -> Sequence[str]:
-        """What it can draft with."""
-        ...
 
 
 class ReplayCounts(BaseModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from jinja2 import TemplateError
@@ -32,6 +32,18 @@ _SAYS_NOTHING = frozenset({401, 403, 408, 429})
 _TEMPLATE_OPTIONS = ("add_generation_prompt", "continue_final_message", "tools")
 
 logger = logging.getLogger(__name__)
+
+
+class Tokenize(Protocol):
+    """Asks a backend for token ids."""
+
+    async def __call__(self, backend: Backend, payload: Mapping[str, Any]) -> Sequence[int] | None:
+        """The ids for a `/tokenize` payload; None when the backend gives none.
+
+        Raises:
+            BackendError: it could not be asked.
+        """
+        ...
 
 
 class Tokenizers:

@@ -19,8 +19,9 @@ from gateway.evidence.multiplier import MultiplierBook
 from gateway.fleet.health import checked_session
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend, BackendState, EngineKind, FleetSnapshot
+from gateway.fleet.runners import KnownRunner
 from gateway.loop.executor import LoopExecutor
-from gateway.loop.runner import KnownRunner, LoopRunners
+from gateway.loop.runner import LoopRunners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
 from gateway.policy.standing import Standing
