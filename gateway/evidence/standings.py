@@ -10,7 +10,6 @@ from gateway.evidence.worths import PolicyView, Worths
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.policy.gate import DRAFT_MODEL
-from gateway.policy.model import Mode
 from gateway.policy.standing import Pairing, Standing
 
 
@@ -74,6 +73,4 @@ class Standings:
         return latest.plain_seconds if latest else None
 
     def _draft_model_is_asked_for(self) -> bool:
-        policy = self._policy.current.policy
-        rules = (*policy.rules, policy.fallback)
-        return any(rule.mode is Mode.PROD and rule.draft == DRAFT_MODEL for rule in rules)
+        return any(rule.draft == DRAFT_MODEL for rule in self._policy.current.policy.prod_rules)

@@ -14,7 +14,7 @@ from gateway.evidence.loop_costs import MOST_DRAFTS, Calibration, CostKey, Worth
 from gateway.evidence.multiplier import MINIMUM_SAMPLE
 from gateway.evidence.predict import Replayed, predicted_interval
 from gateway.policy.load import LoadedPolicy
-from gateway.policy.model import Mode, Policy
+from gateway.policy.model import Policy
 from gateway.store.model import ReplayedAnswer
 from gateway.store.stages import StageRows
 
@@ -100,8 +100,7 @@ class Worths:
 
 def asked_ks(policy: Policy) -> tuple[int, ...]:
     """The K of every prod rule that can be predicted for."""
-    rules = (*policy.rules, policy.fallback)
-    return tuple(sorted({rule.k for rule in rules if rule.mode is Mode.PROD and rule.k <= MOST_DRAFTS}))
+    return tuple(sorted({rule.k for rule in policy.prod_rules if rule.k <= MOST_DRAFTS}))
 
 
 def worths_of(

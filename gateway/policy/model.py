@@ -300,6 +300,11 @@ class Policy(_Strict):
         """`defaults` as the rule for requests that no rule matches."""
         return Rule(name="default", **dict(self.defaults))
 
+    @cached_property
+    def prod_rules(self) -> tuple[Rule, ...]:
+        """The rules that speculate, `fallback` among them if it does."""
+        return tuple(rule for rule in (*self.rules, self.fallback) if rule.mode is Mode.PROD)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
