@@ -27,8 +27,8 @@ class Way(StrEnum):
 EXECUTORS: Mapping[str, Way] = {"in_engine": Way.PROD, "gateway_loop": Way.LOOP}
 """The way that asks for each executor."""
 
-EVERY_PROMPT: tuple[Way, ...] = (Way.OFF, Way.SHADOW, *EXECUTORS.values())
-"""How every prompt is asked."""
+SHORTEST: tuple[Way, ...] = (Way.OFF, Way.SHADOW, Way.PROD)
+"""How every prompt of every demo is asked, at least."""
 
 OTHER_KS: Mapping[Way, int] = {Way.K1: 1, Way.K3: 3, Way.K8: 8}
 """Prod with another K than the policy's usual one: asked of some prompts, for the measured K curve."""
@@ -36,7 +36,7 @@ OTHER_KS: Mapping[Way, int] = {Way.K1: 1, Way.K3: 3, Way.K8: 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The answers to one prompt, by the way in which it was asked: at least those of EVERY_PROMPT."""
+    """The answers to one prompt, by the way in which it was asked: at least those of SHORTEST."""
 
     prompt: Prompt
     answers: Mapping[Way, Answer]
@@ -62,13 +62,15 @@ class Trial:
         return any(is_looping(answer.ids) for answer in self.answers.values())
 
 
-def ways_to_ask(prompts: Iterable[Prompt], curve_prompts: int) -> dict[Prompt, tuple[Way, ...]]:
-    """How each prompt is asked: the first `curve_prompts` of a workload with every other K too."""
+def ways_to_ask(
+    prompts: Iterable[Prompt], usual: Sequence[Way], curve_prompts: int
+) -> dict[Prompt, tuple[Way, ...]]:
+    """How each prompt is asked: as usual, the first `curve_prompts` of a workload with every other K too."""
     seen: Counter[str] = Counter()
     ways = {}
     for prompt in prompts:
         first = seen[prompt.workload] < curve_prompts
-        ways[prompt] = (*EVERY_PROMPT, *OTHER_KS) if first else EVERY_PROMPT
+        ways[prompt] = (*usual, *OTHER_KS) if first else tuple(usual)
         seen[prompt.workload] += 1
     return ways
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.demo.measure import Way
+from gateway.demo.measure import EXECUTORS, SHORTEST, Way
 
 _SHORTEST_ANSWER = 18
 _PLAIN = frozenset({Way.OFF, Way.SHADOW})
@@ -19,6 +19,7 @@ class Pace:
 
     Attributes:
         prompts: Prompts of each workload; None for all of them.
+        ways: How each of them is asked.
         curve_prompts: How many of them are asked with other K too.
         max_tokens: Longest answer.
         calibration_rounds: How often pass times are measured for each K, evenly over the run.
@@ -27,6 +28,7 @@ class Pace:
     """
 
     prompts: int | None
+    ways: tuple[Way, ...]
     curve_prompts: int
     max_tokens: int
     calibration_rounds: int
@@ -41,7 +43,8 @@ class Pace:
 
 FULL = Pace(
     prompts=None,
-    curve_prompts=3,
+    ways=tuple(dict.fromkeys([*SHORTEST, *EXECUTORS.values()])),
+    curve_prompts=2,
     max_tokens=112,
     calibration_rounds=3,
     calibration_tokens=32,
@@ -49,6 +52,7 @@ FULL = Pace(
 )
 QUICK = Pace(
     prompts=2,
+    ways=SHORTEST,
     curve_prompts=0,
     max_tokens=48,
     calibration_rounds=1,

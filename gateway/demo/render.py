@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -37,11 +37,19 @@ def show_backend(console: Console, backend: Mapping[str, Any]) -> None:
 
 def show_report(console: Console, report: Report) -> None:
     """Print every number, then what they mean in sentences."""
-    for table in (_speed_table(report), _loop_table(report), _curve_table(report), _drafter_table(report)):
+    for table in _tables(report):
         console.print(table)
         console.print()
     for sentence in sentences(report):
         console.print(Text(sentence))
+
+
+def _tables(report: Report) -> Iterator[Table]:
+    yield _speed_table(report)
+    if any(result.gateway_loop for result in report.workloads.values()):
+        yield _loop_table(report)
+    yield _curve_table(report)
+    yield _drafter_table(report)
 
 
 def _speed_table(report: Report) -> Table:
@@ -82,6 +90,8 @@ def _loop_table(report: Report) -> Table:
         table.add_column(column, justify="right")
     for result in report.workloads.values():
         found = result.gateway_loop
+        if found is None:
+            continue
         table.add_row(
             result.workload,
             f"{found.multiplier.n_spec}/{result.prompts}",

@@ -9,6 +9,8 @@ from typing import Any
 
 from gateway.evidence.multiplier import MINIMUM_SAMPLE
 
+LOOP_LEFT_OUT = "a quick demo leaves it out"
+
 
 class Verdict(StrEnum):
     """What a multiplier's interval says."""
@@ -160,7 +162,7 @@ class WorkloadResult:
 
     Attributes:
         prompts: Prompts asked. counted: those whose answers do not loop.
-        executed: What prod gave, by executor; in_engine and gateway_loop.
+        executed: What prod gave, by executor: in_engine, and gateway_loop unless the demo left it out.
         shadow: What the policy's drafter would have done. would_by_position: as in Executed.
         drafters: The same for every drafter that was replayed, the policy's among them.
         prediction_test: Shadow's prediction held against the measured multiplier.
@@ -189,9 +191,9 @@ class WorkloadResult:
         return self.executed["in_engine"]
 
     @property
-    def gateway_loop(self) -> Executed:
-        """Prod as the gateway's own loop carries it out."""
-        return self.executed["gateway_loop"]
+    def gateway_loop(self) -> Executed | None:
+        """Prod as the gateway's own loop carries it out; None where it was not asked to."""
+        return self.executed.get("gateway_loop")
 
     @property
     def best_drafter(self) -> str | None:
@@ -250,12 +252,14 @@ def _workload(result: WorkloadResult) -> dict[str, Any]:
         "not_replayed": dict(result.not_replayed),
         "not_speculated": dict(in_engine.not_speculated),
         "reasons": _reasons(result),
-        "gateway_loop": _executed(result.gateway_loop),
+        "gateway_loop": None if result.gateway_loop is None else _executed(result.gateway_loop),
     }
 
 
 def _reasons(result: WorkloadResult) -> dict[str, str]:
     reasons = dict(result.in_engine.reasons)
+    if result.gateway_loop is None:
+        reasons["gateway_loop"] = LOOP_LEFT_OUT
     if (reason := result.shadow.in_engine.reason) is not None:
         reasons["predicted_multiplier"] = reason
     if result.shadow.acceptance is None:

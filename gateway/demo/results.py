@@ -85,7 +85,11 @@ def _workload(name: str, evidence: Evidence, rng: Random) -> WorkloadResult:
     named = (chain(stage.replays, stage.not_replayed) for stage in replayed)
     names = dict.fromkeys(chain([evidence.drafter], *named))
     drafters = {drafter: _drafted(drafter, replayed, evidence) for drafter in names}
-    executed = {name: _executed(way, trials, evidence, rng) for name, way in EXECUTORS.items()}
+    executed = {
+        name: _executed(way, trials, evidence, rng)
+        for name, way in EXECUTORS.items()
+        if all(way in trial.answers for trial in trials)
+    }
     plain = [_likeness(evidence, trial, Way.SHADOW) for trial in trials]
     return WorkloadResult(
         workload=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.demo.report import Executed, Predicted, Report, Verdict, WorkloadResult
+from gateway.demo.report import LOOP_LEFT_OUT, Executed, Predicted, Report, Verdict, WorkloadResult
 
 
 def sentences(report: Report) -> list[str]:
@@ -22,8 +22,7 @@ def sentences(report: Report) -> list[str]:
 def verdict_sentences(report: Report) -> list[str]:
     """Whether prod pays for each workload, by every executor, and what shadow advises."""
     return [
-        f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)} "
-        f"By gateway_loop: {_verdict(result.gateway_loop)}."
+        f"{result.workload}: {_verdict(result.in_engine)}.{_advice(result)}{_by_loop(result)}"
         for result in report.workloads.values()
     ]
 
@@ -35,7 +34,10 @@ def drafter_sentences(report: Report) -> list[str]:
 
 def absence_sentences(report: Report) -> list[str]:
     """What was asked and not measured, counted by reason."""
-    return [said for result in report.workloads.values() for said in _absences(result)]
+    said = [said for result in report.workloads.values() for said in _absences(result)]
+    if not any(result.gateway_loop for result in report.workloads.values()):
+        said.append(f"gateway_loop: not measured, {LOOP_LEFT_OUT}.")
+    return said
 
 
 def checks_sentence(report: Report) -> str:
@@ -65,6 +67,10 @@ def _verdict(executed: Executed) -> str:
         Verdict.UNDECIDED: f"no clear gain, {numbers}: the interval includes 1",
         Verdict.TOO_FEW: f"{numbers}: too few pairs to say whether it pays",
     }[multiplier.verdict]
+
+
+def _by_loop(result: WorkloadResult) -> str:
+    return "" if result.gateway_loop is None else f" By gateway_loop: {_verdict(result.gateway_loop)}."
 
 
 def _advice(result: WorkloadResult) -> str:

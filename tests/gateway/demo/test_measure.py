@@ -1,25 +1,26 @@
 from dataclasses import replace
 
 from gateway.demo.client import Answer
-from gateway.demo.measure import EVERY_PROMPT, OTHER_KS, Way, measure, ways_to_ask, with_ids
+from gateway.demo.measure import OTHER_KS, Way, measure, ways_to_ask, with_ids
 from gateway.demo.prompts import Prompt
 from tests.fakes.trials import LOOP, answer, trial
 
+USUAL = (Way.OFF, Way.SHADOW, Way.PROD, Way.LOOP)
 PROMPTS = [Prompt("code", str(number), f"question {number}") for number in range(8)]
 
 
 def always(_: Prompt) -> tuple[Way, ...]:
-    return EVERY_PROMPT
+    return USUAL
 
 
 def test_the_first_prompts_of_each_workload_are_asked_with_other_k_too() -> None:
     prompts = [Prompt(workload, name, "") for name in "abc" for workload in ("code", "chat")]
 
-    ways = ways_to_ask(prompts, 2)
+    ways = ways_to_ask(prompts, USUAL, 2)
 
     assert list(ways) == prompts
-    assert [ways[prompt] == (*EVERY_PROMPT, *OTHER_KS) for prompt in prompts] == [True] * 4 + [False] * 2
-    assert ways[prompts[-1]] == EVERY_PROMPT
+    assert [ways[prompt] == (*USUAL, *OTHER_KS) for prompt in prompts] == [True] * 4 + [False] * 2
+    assert ways[prompts[-1]] == USUAL
 
 
 def test_every_prompt_is_asked_in_every_way_before_the_next_one() -> None:
@@ -31,10 +32,10 @@ def test_every_prompt_is_asked_in_every_way_before_the_next_one() -> None:
 
     trials = list(measure(PROMPTS, ask, ways=always))
 
-    assert [name for name, _ in asked] == [str(n) for n in range(8) for _ in EVERY_PROMPT]
+    assert [name for name, _ in asked] == [str(n) for n in range(8) for _ in USUAL]
     for found in trials:
         assert {way: one.request_id for way, one in found.answers.items()} == {
-            way: f"{found.prompt.name}-{way}" for way in EVERY_PROMPT
+            way: f"{found.prompt.name}-{way}" for way in USUAL
         }
 
 
@@ -48,7 +49,7 @@ def test_each_way_comes_in_each_place_equally_often() -> None:
     list(measure(PROMPTS, ask, ways=always))
 
     for place in range(4):
-        assert sorted(asked[place::4]) == sorted(EVERY_PROMPT * 2)
+        assert sorted(asked[place::4]) == sorted(USUAL * 2)
 
 
 def test_the_order_goes_on_from_the_prompts_before() -> None:

@@ -10,7 +10,7 @@ from gateway.demo.page import page_of
 from gateway.demo.report import Report
 from gateway.demo.results import make_report
 from gateway.demo.sentences import sentences
-from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial
+from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial, without_loop
 
 WORKLOADS = ("code", "rag", "summarise", "chat", "creative")
 MACHINE = {
@@ -160,3 +160,11 @@ def test_a_single_drafter_is_not_compared_with_itself() -> None:
     page = Page(page_of(report_of(trials_of("code")), command="ace demo"))
 
     assert "Drafters side by side" not in page.text
+
+
+def test_a_demo_without_the_loop_shows_no_empty_rows_of_it() -> None:
+    trials = [without_loop(one) for one in trials_of("code")]
+    page = Page(page_of(report_of(trials), command="ace demo"))
+
+    assert not [row for row in page.rows if "prod, gateway_loop" in row]
+    assert "a quick demo leaves it out" in page.text

@@ -7,7 +7,7 @@ from gateway.demo.calibrate import Costs
 from gateway.demo.render import show_backend, show_report
 from gateway.demo.report import Report
 from gateway.demo.results import Evidence, make_report
-from tests.fakes.trials import evidence, replay, replayed, stages_of, trial
+from tests.fakes.trials import evidence, replay, replayed, stages_of, trial, without_loop
 
 
 def report_of(found: Evidence) -> Report:
@@ -73,3 +73,10 @@ def test_a_backend_is_shown_with_its_findings_and_executors() -> None:
     text = console.file.getvalue()
     for shown in ("at b1", "(embedded)", "models", "yes", "m1, m2", "HTTP [200]", "in_engine is possible."):
         assert shown in text
+
+
+def test_a_demo_without_the_loop_has_no_table_of_it() -> None:
+    trials = [without_loop(trial(name=str(n))) for n in range(6)]
+
+    assert "carried out by gateway_loop" in printed(whole_report())
+    assert "carried out by gateway_loop" not in printed(report_of(evidence(trials)))

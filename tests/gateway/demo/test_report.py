@@ -7,7 +7,7 @@ from gateway.demo.calibrate import Costs
 from gateway.demo.measure import Way
 from gateway.demo.report import Predicted
 from gateway.demo.results import make_report
-from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial
+from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial, without_loop
 
 
 def predicted(**curve: float | None) -> Predicted:
@@ -92,3 +92,13 @@ def test_the_json_has_what_the_loop_made_of_prod_and_would_make_of_every_drafter
     assert numbers["gateway_loop"]["not_speculated"] == {"not_calibrated": 1}
     assert "has 1" in numbers["gateway_loop"]["reasons"]["multiplier"]
     assert numbers["drafters"]["ngram"]["gateway_loop"]["predicted_multiplier"] == pytest.approx(4 / 3)
+
+
+def test_a_demo_without_the_loop_says_so_where_its_numbers_would_be() -> None:
+    trials = [without_loop(trial(name=name)) for name in "ab"]
+
+    numbers = make_report(evidence(trials), {}, Random(1)).as_json()["workloads"]["code"]
+
+    assert numbers["gateway_loop"] is None
+    assert numbers["reasons"]["gateway_loop"] == "a quick demo leaves it out"
+    assert numbers["multiplier"]["value"] == pytest.approx(2.0)

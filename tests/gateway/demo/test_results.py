@@ -192,6 +192,8 @@ def test_the_loop_is_timed_by_its_records_and_compared_with_the_same_off_answers
 
     loop = result_of(evidence(trials, stages=stages)).gateway_loop
 
+    assert loop is not None
+
     assert (loop.tok_s.value, loop.tok_s.n) == (40 / 1.25, 4)
     assert (loop.multiplier.value, loop.multiplier.n_spec) == (1.6, 4)
     assert loop.not_speculated == {"executor_failed": 1}

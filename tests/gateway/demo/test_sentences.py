@@ -3,7 +3,7 @@ from random import Random
 from gateway.demo.report import Report
 from gateway.demo.results import Evidence, make_report
 from gateway.demo.sentences import sentences
-from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial
+from tests.fakes.trials import evidence, replay, replayed, stage, stages_of, trial, without_loop
 
 
 def report_of(found: Evidence) -> Report:
@@ -66,3 +66,13 @@ def test_sentences_name_the_best_drafter_where_there_are_several() -> None:
 
     assert "code: best drafter suffix, 3.98x at K=1 predicted from 6 answers (ngram 2.00x)." in said
     assert "chat: no drafter is predicted to gain." in said
+
+
+def test_a_demo_without_the_loop_says_so_once() -> None:
+    trials = [without_loop(trial(workload, str(n))) for workload in ("code", "chat") for n in range(6)]
+
+    said = sentences(report_of(evidence(trials)))
+
+    assert [one for one in said if "gateway_loop" in one] == [
+        "gateway_loop: not measured, a quick demo leaves it out."
+    ]

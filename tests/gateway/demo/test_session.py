@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.measure import Way
-from gateway.demo.pace import Pace
+from gateway.demo.pace import FULL, Pace
 from gateway.demo.prompts import load_prompts
 from gateway.demo.report import Report
 from gateway.demo.results import make_report
@@ -26,7 +26,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.slow]
 
 
 SHORT = Pace(
-    prompts=2, curve_prompts=2, max_tokens=32, calibration_rounds=2, calibration_tokens=32, seconds=60
+    prompts=2,
+    ways=FULL.ways,
+    curve_prompts=2,
+    max_tokens=32,
+    calibration_rounds=2,
+    calibration_tokens=32,
+    seconds=60,
 )
 
 
