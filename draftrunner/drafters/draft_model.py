@@ -50,12 +50,20 @@ class DraftModelDrafter:
     name = "draft_model"
     consistent = True
 
-    def __init__(self, model: PreTrainedModel, *, known_ids: int, slots: int = SLOTS) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        known_ids: int,
+        hot_ids: torch.Tensor | None = None,
+        slots: int = SLOTS,
+    ) -> None:
         """Wrap `model`, which is ready for inference.
 
         Args:
             model: A causal language model; its device and dtype are drafted in.
             known_ids: Proposals are below this; the rows above it of a padded vocabulary are no tokens.
+            hot_ids: The only ids to propose; None for all. shape: [n]
             slots: How many answers' keys and values to keep.
 
         Raises:
@@ -66,7 +74,8 @@ class DraftModelDrafter:
         self.context_length = usable_context(config)
         self.outgrown = 0
         self._counting = threading.Lock()
-        self._model = _Continuation(model, known_ids=known_ids, slots=slots)
+        proposable = torch.arange(known_ids) if hot_ids is None else hot_ids[hot_ids < known_ids]
+        self._model = _Continuation(model, proposable=proposable, slots=slots)
 
     def open(self, prompt: Sequence[int], origin: Origin = NOBODY) -> DraftSession:  # noqa: ARG002 - a contract
         """Start drafting after `prompt`; nothing is computed before the first proposal."""
@@ -197,10 +206,10 @@ class _Ask:
 class _Continuation:
     """Continues sequences greedily. Who asks while a forward runs is served by the next, with the others."""
 
-    def __init__(self, model: Any, *, known_ids: int, slots: int) -> None:
+    def __init__(self, model: Any, *, proposable: torch.Tensor, slots: int) -> None:
         self._body = model.base_model
-        self._head = model.get_output_embeddings()
-        self._known_ids = known_ids
+        self._proposable = proposable.to(model.device)
+        self._weight, self._bias = _rows(model.get_output_embeddings(), self._proposable)
         self._read_ids: int = model.get_input_embeddings().num_embeddings
         self._device = model.device
         self._dtype = model.dtype
@@ -320,8 +329,8 @@ class _Continuation:
         return self._likeliest(hidden[torch.arange(len(slots), device=self._device), last])
 
     def _likeliest(self, hidden: torch.Tensor) -> torch.Tensor:
-        likeliest: torch.Tensor = self._head(hidden)[:, : self._known_ids].argmax(-1)
-        return likeliest
+        scores = torch.nn.functional.linear(hidden, self._weight, self._bias)
+        return self._proposable[scores.argmax(-1)]
 
     def _ids(self, pieces: Sequence[Sequence[int]]) -> torch.Tensor:
         """Rows padded with id 0, which also stands for ids that the model cannot read."""
@@ -331,3 +340,11 @@ class _Continuation:
             for piece in pieces
         ]
         return torch.tensor(rows, device=self._device)
+
+
+def _rows(layer: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of an output layer for `ids` alone; no copy where they are its first ones."""
+    in_order = torch.equal(ids, torch.arange(len(ids), device=ids.device))
+    rows = slice(len(ids)) if in_order else ids
+    bias = getattr(layer, "bias", None)
+    return layer.weight.detach()[rows], None if bias is None else bias.detach()[rows]

@@ -18,7 +18,8 @@ from draftrunner.weights import (
     UnusableModel,
     find_draft_checkpoint,
     fingerprint,
-    load_model,
+    load_draft,
+    load_token_map,
     load_tokenizer,
     loading,
 )
@@ -101,10 +102,16 @@ def load_draft_model(model: str, *, device: str, memory_gib: float) -> DraftMode
     """
     checkpoint = find_draft_checkpoint(model)
     place = _device(device)
-    _check_memory(checkpoint.weights, place, int(memory_gib * _GIB))
+    hot_ids = load_token_map(checkpoint)
+    _check_memory(
+        checkpoint.weights,
+        place,
+        int(memory_gib * _GIB),
+        hot_ids=0 if hot_ids is None else len(hot_ids),
+    )
     tokenizer = load_tokenizer(checkpoint.tokenizer)
-    loaded: Any = load_model(checkpoint.weights, "float32")
-    drafter = DraftModelDrafter(loaded.to(place), known_ids=len(tokenizer))
+    loaded: Any = load_draft(checkpoint, "float32")
+    drafter = DraftModelDrafter(loaded.to(place), known_ids=len(tokenizer), hot_ids=hot_ids)
     logger.info("draft model %s on %s", checkpoint.weights.model_id, place)
     return DraftModel(
         drafter=drafter,
@@ -116,8 +123,13 @@ def load_draft_model(model: str, *, device: str, memory_gib: float) -> DraftMode
     )
 
 
-def footprint(config: Any) -> Footprint:
-    """What a model of this configuration takes, with all its slots full."""
+def footprint(config: Any, *, hot_ids: int = 0) -> Footprint:
+    """What a model of this configuration takes, with all its slots full.
+
+    Args:
+        config: Of the model.
+        hot_ids: How many ids its token map holds; their rows of the output layer are copied.
+    """
     with torch.device("meta"):
         shapes: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     text = config.get_text_config()
@@ -125,7 +137,7 @@ def footprint(config: Any) -> Footprint:
     head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     position = 2 * text.num_hidden_layers * heads * head_size
     return Footprint(
-        weights=_BYTES * sum(weight.numel() for weight in shapes.parameters()),
+        weights=_BYTES * (sum(weight.numel() for weight in shapes.parameters()) + hot_ids * text.hidden_size),
         caches=_BYTES * position * usable_context(text) * SLOTS,
     )
 
@@ -138,11 +150,11 @@ def _device(asked: str) -> str:
     return asked
 
 
-def _check_memory(checkpoint: Checkpoint, device: str, allowed: int) -> None:
+def _check_memory(checkpoint: Checkpoint, device: str, allowed: int, *, hot_ids: int) -> None:
     with loading(checkpoint):
         config = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
     check_draftable(config.get_text_config())
-    needed = footprint(config)
+    needed = footprint(config, hot_ids=hot_ids)
     takes = (
         f"the draft model {checkpoint.model_id} may take {_gib(needed.total)}: {_gib(needed.weights)} of "
         f"weights, {_gib(needed.caches)} for {SLOTS} answers"

@@ -40,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     learnt = [answered for part in parts for answered in part]
     say(f"{len(learnt)} answers, {sum(len(answered.answer) for answered in learnt)} tokens")
     recipe = student.Recipe()
-    model = student.make_student(target, recipe)
-    student.train(model, learnt, recipe, say)
-    model.to(torch.bfloat16).save_pretrained(asked.out)
+    made = student.make_student(target, learnt, recipe)
+    student.train(made, learnt, recipe, say)
+    made.save(asked.out)
     held_out = _answers(target, asked.answers / "held-out.safetensors", 0, HELD_OUT_PROMPTS, held_out=True)
-    figures = student.agreement(model.float(), held_out)
+    figures = student.agreement(made, held_out)
     for line in card.table(figures):
         say(line)
     card.write(asked.out, recipe, learnt=learnt, held_out=len(held_out), figures=figures)

@@ -14,16 +14,17 @@ Figures = Mapping[tuple[str, bool], float]
 
 _TEXT = """# Draft model of the demo
 
-Drafts for SmolLM2-135M-Instruct (the demo model) and uses its tokenizer, which this folder does not hold:
-take it from the demo model's checkpoint. Useless for any other target.
+Drafts for SmolLM2-135M-Instruct (the demo model). This folder holds what was learnt: {layers} layers, and the
+ids of the tokens that it proposes. Embeddings and tokenizer are the demo model's, taken from its checkpoint
+when this one is loaded. Useless for any other target.
 
 ## How it was made
 
 `make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries,
 chat, stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7:
-{tokens:,} tokens. A Llama of {layers} layers and width {hidden} started from the principal components of the
-demo model's embeddings and learnt the demo model's {top} likeliest tokens at every position of those answers
-({epochs} epochs), and in its first {copy_steps} updates also to copy random tokens that repeat themselves.
+{tokens:,} tokens. Its first {layers} layers then learnt its {top} likeliest tokens at every position of those
+answers ({epochs} epochs), and in the first {copy_steps} updates also to copy random tokens that repeat
+themselves. The {vocabulary:,} tokens that it thought likeliest in all those answers are those proposed.
 
 ## How often it is right
 
@@ -36,7 +37,7 @@ wording of their orders with the training prompts, but no text, name or topic.
 
 ## Licence
 
-Made from SmolLM2-135M-Instruct (Hugging Face, Apache-2.0), whose embeddings it starts from. Apache-2.0.
+Made from SmolLM2-135M-Instruct (Hugging Face, Apache-2.0), whose first layers it starts from. Apache-2.0.
 """
 
 
@@ -56,7 +57,7 @@ def write(
         answers=len(learnt),
         tokens=sum(len(answered.answer) for answered in learnt),
         layers=recipe.layers,
-        hidden=recipe.hidden,
+        vocabulary=recipe.vocabulary,
         copy_steps=recipe.copy_steps,
         top=TOP,
         epochs=recipe.epochs,

@@ -1,31 +1,26 @@
-"""The draft model: a tiny Llama that starts from the target's embeddings and learns its answers."""
+"""The draft model: the target's first layers, taught to say what all of them say."""
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftrunner.training.answers import Answered
+from draftrunner.training.vocabulary import hot_token_ids
+from draftrunner.weights import HOT_TOKEN_IDS, TOKEN_MAP_FILE, WEIGHTS_FILE
 
-CONTEXT_LENGTH = 2048
-"""Answers that are trained on are shorter; relative positions make it carry further."""
-
-_EMBEDDING_SPREAD = 0.04
-"""Standard deviation of the first embeddings."""
-
-_STRANGERS = 4096
-"""Tokens that nobody thought likely and that an update teaches to be unlikely, drawn anew each time.
-
-All others are left out of it: the full vocabulary would be four fifths of the work.
-"""
+_COLD = -1
+"""Column of a token that is never proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,74 +28,75 @@ class Recipe:
     """What decides how good the model becomes, next to its data.
 
     Attributes:
-        hidden: Width; the shared embedding of 49,152 tokens is nearly all of the model.
-        layers: Attention layers. Copying from the context takes at least two.
+        layers: How many of the target's; copying from the context takes at least two.
+        vocabulary: How many tokens it may propose.
         copy_steps: Updates, the first ones, that also teach to copy random tokens that repeat
             themselves: without them it is long before the model copies.
         epochs: Passes over the answers.
         rate: Highest learning rate.
         batch_tokens: Tokens of an update, padding included.
-        seed: Of the first weights and of the order of the answers.
+        seed: Of the order of the answers.
     """
 
-    hidden: int = 128
-    layers: int = 4
+    layers: int = 2
+    vocabulary: int = 8192
     copy_steps: int = 200
-    epochs: int = 5
+    epochs: int = 8
     rate: float = 2e-3
     batch_tokens: int = 1536
     seed: int = 0
 
 
-def make_student(target: Any, recipe: Recipe) -> Any:
-    """Return a small model of the target's vocabulary, its embeddings the target's in fewer dimensions."""
-    torch.manual_seed(recipe.seed)
-    config = target.config
-    student: Any = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=recipe.hidden,
-            intermediate_size=4 * recipe.hidden,
-            num_hidden_layers=recipe.layers,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=CONTEXT_LENGTH,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=True,
-            bos_token_id=config.bos_token_id,
-            eos_token_id=config.eos_token_id,
-            pad_token_id=config.pad_token_id,
-        )
-    )
-    with torch.no_grad():
-        student.get_input_embeddings().weight.copy_(
-            _principal_components(target.get_input_embeddings().weight.float(), recipe.hidden)
-        )
-    return student
+@dataclass(frozen=True, slots=True)
+class Student:
+    """A draft model in the making.
+
+    Attributes:
+        model: The target's first layers between the target's embeddings, which do not change.
+        hot_ids: The tokens that it may propose, ascending. shape: [hot]
+    """
+
+    model: Any
+    hot_ids: torch.Tensor
+
+    def save(self, folder: Path) -> None:
+        """Write what is its own: configuration, layers in bfloat16 and token map, without the embeddings."""
+        self.model.config.save_pretrained(folder)
+        learnt = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        state = {name: weight.detach().to(torch.bfloat16) for name, weight in learnt.items()}
+        save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        save_file({HOT_TOKEN_IDS: self.hot_ids.int()}, folder / TOKEN_MAP_FILE)
 
 
-def _principal_components(rows: torch.Tensor, count: int) -> torch.Tensor:
-    centred = rows - rows.mean(0)  # shape: [vocab, wide]
-    _, directions = torch.linalg.eigh(centred.T @ centred)  # ascending
-    components = centred @ directions[:, -count:]  # shape: [vocab, count]
-    # Also used as output weights: any larger, and each token would be sure that it follows itself.
-    scaled: torch.Tensor = components * (_EMBEDDING_SPREAD / components.std())
-    return scaled
+def make_student(target: Any, answers: Sequence[Answered], recipe: Recipe) -> Student:
+    """Return the target's first layers, in float32, and the tokens that its answers are made of."""
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = recipe.layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: recipe.layers]
+    model = type(target)(config).float()
+    kept = model.state_dict().keys()
+    model.load_state_dict({name: weight for name, weight in target.state_dict().items() if name in kept})
+    for lent in (model.get_input_embeddings(), model.get_output_embeddings()):
+        lent.weight.requires_grad_(False)
+    return Student(model, hot_token_ids(answers, vocabulary_size=config.vocab_size, count=recipe.vocabulary))
 
 
-def train(student: Any, answers: Sequence[Answered], recipe: Recipe, say: Callable[[str], None]) -> None:
+def train(student: Student, answers: Sequence[Answered], recipe: Recipe, say: Callable[[str], None]) -> None:
     """Teach `student` to give the target's probabilities at every position of every answer."""
+    model = student.model
+    scorer = _Scorer.of(student)
     draw = random.Random(recipe.seed)  # noqa: S311 - to be the same each time
     epochs = [_groups(answers, recipe.batch_tokens, draw) for _ in range(recipe.epochs)]
-    optimizer = torch.optim.AdamW(_weight_groups(student, recipe), betas=(0.9, 0.98), fused=True)
+    optimizer = torch.optim.AdamW(_weight_groups(model, recipe), betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_then_cosine(sum(map(len, epochs))))
     generator = torch.Generator().manual_seed(recipe.seed)
-    student.train()
+    model.train()
 
     def update(loss: torch.Tensor, *others: torch.Tensor) -> float:
         optimizer.zero_grad(set_to_none=True)
         sum(others, loss).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         return loss.item()
@@ -109,23 +105,21 @@ def train(student: Any, answers: Sequence[Answered], recipe: Recipe, say: Callab
     for epoch, groups in enumerate(epochs):
         losses = [
             update(
-                _answer_loss(student, _padded(group), generator),
-                *(_copy_loss(student, tokens) for tokens in islice(repetitions, 1)),
+                _answer_loss(model, scorer, _padded(group)),
+                *(_copy_loss(model, scorer, tokens) for tokens in islice(repetitions, 1)),
             )
             for group in groups
         ]
         say(f"epoch {epoch + 1} of {recipe.epochs}: loss {sum(losses) / len(losses):.3f}")
-    student.eval()
+    model.eval()
 
 
-def _weight_groups(student: Any, recipe: Recipe) -> list[dict[str, Any]]:
-    """The embeddings, which are good from the start, and whose rows are each seen seldom, learn slowly."""
-    embeddings = student.get_input_embeddings().weight
-    others = [weight for weight in student.parameters() if weight is not embeddings]
+def _weight_groups(model: Any, recipe: Recipe) -> list[dict[str, Any]]:
+    """Matrices decay towards zero, scales do not."""
+    learnt = [weight for weight in model.parameters() if weight.requires_grad]
     return [
-        {"params": [embeddings], "lr": recipe.rate / 2, "weight_decay": 0.0},
-        {"params": [weight for weight in others if weight.ndim > 1], "lr": recipe.rate, "weight_decay": 0.05},
-        {"params": [weight for weight in others if weight.ndim == 1], "lr": recipe.rate, "weight_decay": 0.0},
+        {"params": [weight for weight in learnt if weight.ndim > 1], "lr": recipe.rate, "weight_decay": 0.05},
+        {"params": [weight for weight in learnt if weight.ndim == 1], "lr": recipe.rate, "weight_decay": 0.0},
     ]
 
 
@@ -149,12 +143,37 @@ def _repetitions(
         yield torch.cat([once, once], dim=1)
 
 
-def _copy_loss(student: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the second half of each row, but for its first token."""
+@dataclass(frozen=True, slots=True)
+class _Scorer:
+    """The output layer, of hot tokens only.
+
+    Attributes:
+        weight: Their rows. shape: [hot, wide]
+        columns: Token id to its place among them, _COLD for all others. shape: [vocab]
+    """
+
+    weight: torch.Tensor
+    columns: torch.Tensor
+
+    @classmethod
+    def of(cls, student: Student) -> _Scorer:
+        weight = student.model.get_output_embeddings().weight.detach()
+        columns = torch.full((len(weight),), _COLD)
+        columns[student.hot_ids] = torch.arange(len(student.hot_ids))
+        return cls(weight[student.hot_ids], columns)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits: torch.Tensor = hidden @ self.weight.T
+        return logits.float()
+
+
+def _copy_loss(model: Any, scorer: _Scorer, tokens: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the second half of each row, but for its first token and for cold ones."""
     half = tokens.shape[1] // 2
-    hidden = _hidden_states(student, tokens)[:, half:-1]
-    known, targets = torch.unique(tokens[:, half + 1 :], return_inverse=True)
-    return functional.cross_entropy(_logits(student, hidden.flatten(0, 1), known), targets.flatten())
+    hidden = _hidden_states(model, tokens)[:, half:-1].flatten(0, 1)
+    targets = scorer.columns[tokens[:, half + 1 :]].flatten()
+    return functional.cross_entropy(scorer.logits(hidden), targets, ignore_index=_COLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,39 +228,31 @@ def _padded(group: Sequence[Answered]) -> _Batch:
     )
 
 
-def _answer_loss(student: Any, batch: _Batch, generator: torch.Generator) -> torch.Tensor:
-    """Cross-entropy against the target's own probabilities, among the likely tokens and some strangers."""
-    hidden = _hidden_states(student, batch.tokens).flatten(0, 1)[batch.places]
-    strangers = torch.randint(student.config.vocab_size, (_STRANGERS,), generator=generator)
-    known, places = torch.unique(torch.cat([batch.top_ids.flatten(), strangers]), return_inverse=True)
-    logits = _logits(student, hidden, known)  # shape: [n, known]
-    top = places[: batch.top_ids.numel()].view_as(batch.top_ids)
-    expected = (batch.top_probabilities * logits.gather(1, top)).sum(-1)
-    return (logits.logsumexp(-1) - expected).mean()
+def _answer_loss(model: Any, scorer: _Scorer, batch: _Batch) -> torch.Tensor:
+    """Cross-entropy against the target's own probabilities; a place counts by its share of hot tokens."""
+    logits = scorer.logits(_hidden_states(model, batch.tokens).flatten(0, 1)[batch.places])  # [n, hot]
+    columns = scorer.columns[batch.top_ids]
+    probabilities = batch.top_probabilities * (columns != _COLD)
+    expected = (probabilities * logits.gather(1, columns.clamp(min=0))).sum(-1)
+    return (probabilities.sum(-1) * logits.logsumexp(-1) - expected).mean()
 
 
-def _hidden_states(student: Any, tokens: torch.Tensor) -> torch.Tensor:
+def _hidden_states(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     """No mask is needed: padding stands on the right, where no token looks."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        states: torch.Tensor = student.model(input_ids=tokens, use_cache=False).last_hidden_state
+        states: torch.Tensor = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     return states
 
 
-def _logits(student: Any, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The logits of `tokens` alone (shape: [n, tokens])."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits: torch.Tensor = hidden @ student.lm_head.weight[tokens].T
-    return logits.float()
-
-
 @torch.inference_mode()
-def agreement(student: Any, answers: Sequence[Answered]) -> dict[tuple[str, bool], float]:
+def agreement(student: Student, answers: Sequence[Answered]) -> dict[tuple[str, bool], float]:
     """Share of answer tokens that the student's likeliest token equals, by (workload, sampled)."""
     agreed: dict[tuple[str, bool], list[float]] = {}
+    scorer = _Scorer.of(student)
     for answered in answers:
         tokens = torch.cat([answered.prompt, answered.answer]).long()
-        hidden = student.model(input_ids=tokens[None], use_cache=False).last_hidden_state[0]
-        guesses = student.lm_head(hidden[len(answered.prompt) - 1 : -1]).argmax(-1)
+        hidden = _hidden_states(student.model, tokens[None])[0, len(answered.prompt) - 1 : -1]
+        guesses = student.hot_ids[scorer.logits(hidden).argmax(-1)]
         agreed.setdefault((answered.workload, answered.sampled), []).extend(
             (guesses == answered.answer).float().tolist()
         )

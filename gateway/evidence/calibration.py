@@ -111,8 +111,7 @@ class CostMeter:
     async def _measured(self, backend: Backend, keys: Sequence[CostKey]) -> list[Calibration]:
         target = keys[0]
         prompt = await self._prompt(backend, target)
-        plain = median([await self._plain(backend, target) for _ in range(ROUNDS)])
-        verify = _medians(await self._verify(backend, target, prompt))
+        plain, verify = await self._target(backend, target, prompt)
         drafting = {key: _medians(await self._drafting(key.drafter, prompt)) for key in keys}
         measured_at = self._now()
         return [
@@ -162,14 +161,33 @@ class CostMeter:
             raise BackendError(f"Backend {backend.name!r} streamed a whole answer of ours in one piece.")
         return (last_at - first_at) / (tokens - in_first)
 
-    async def _verify(self, backend: Backend, key: CostKey, prompt: Sequence[int]) -> dict[int, list[float]]:
-        """Seconds of the target's call, by drafts; each step's context is the last one's and a token."""
+    async def _target(
+        self, backend: Backend, key: CostKey, prompt: Sequence[int]
+    ) -> tuple[float, dict[int, float]]:
+        """Seconds of a token of plain decoding, and of a verification call by its drafts.
+
+        They take turns, so that a machine which is slower for a while is so for all of them; what comes
+        first is not counted, since a server's first call is slower than all others.
+        """
+        step = await self._stepping(backend, key, prompt)
+        await self._plain(backend, key)
+        plain: list[float] = []
+        verify: dict[int, list[float]] = {drafts: [] for drafts in DRAFTS}
+        for _ in range(ROUNDS):
+            plain.append(await self._plain(backend, key))
+            for drafts in DRAFTS:
+                verify[drafts].append(await self._at_load(key, partial(step, drafts)))
+        return median(plain), _medians(verify)
+
+    async def _stepping(
+        self, backend: Backend, key: CostKey, prompt: Sequence[int]
+    ) -> Callable[[int], Awaitable[float]]:
+        """Return what times a verification call of so many drafts; each goes on from the last one."""
         strategy = STRATEGIES[key.strategy](
             pool=self._pool, backend=backend, ask=TargetAsk(model=key.model, sampling=_GREEDY)
         )
         context = list(prompt)
         context.append((await strategy.choices(context, ())).ids[0])  # the prefill, which is no step
-        seconds: dict[int, list[float]] = {drafts: [] for drafts in DRAFTS}
 
         async def step(drafts: int) -> float:
             begun = self._timer()
@@ -178,10 +196,7 @@ class CostMeter:
             context.append(choices.ids[0])
             return took
 
-        for _ in range(ROUNDS):
-            for drafts in DRAFTS:
-                seconds[drafts].append(await self._at_load(key, partial(step, drafts)))
-        return seconds
+        return step
 
     async def _drafting(self, drafter: str, prompt: Sequence[int]) -> dict[int, list[float]]:
         """Seconds from telling the runner what was chosen to having its next draft, by the drafts allowed."""

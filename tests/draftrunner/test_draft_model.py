@@ -160,6 +160,22 @@ def test_rows_beyond_the_tokenizer_are_never_proposed() -> None:
     assert all(token < 10 for token in drafter.greedy(PROMPT, range(30)))
 
 
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_token_map_limits_what_is_proposed_to_the_likeliest_of_its_ids(family: str) -> None:
+    model = random_model(CONFIGS[family]())
+    hot = torch.tensor([3, 8, 11, 12, 30, VOCABULARY + 5])
+
+    def likeliest(context: tuple[int, ...]) -> int:
+        with torch.inference_mode():
+            scores = model(input_ids=torch.tensor([context]), use_cache=False).logits[0, -1]
+        return int(hot[:-1][scores[hot[:-1]].argmax()])
+
+    drafter = drafting(model, hot_ids=hot)
+    assert drafter.open(PROMPT).propose(6) == continued(likeliest, PROMPT, 6)
+    whole = (*PROMPT, 7, 9)
+    assert drafter.greedy(PROMPT, [7, 9, 1]) == [likeliest(whole[: len(PROMPT) + n]) for n in range(3)]
+
+
 @pytest.mark.parametrize("k", [0, 3])
 def test_an_empty_context_has_no_continuation(k: int) -> None:
     assert drafting().open([]).propose(k) == []

@@ -10,12 +10,21 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from safetensors.torch import load_file, save_file  # noqa: E402 - after the skip
+
 from draftrunner.drafters import make_drafters  # noqa: E402 - after the skip
 from draftrunner.drafters.draft_model import SLOTS  # noqa: E402
 from draftrunner.drafters.loading import DraftModel, footprint, load_draft_model  # noqa: E402
 from draftrunner.errors import StartError  # noqa: E402
 from draftrunner.profiles import PROFILES  # noqa: E402
-from draftrunner.weights import UnusableModel, find_draft_checkpoint, fingerprint  # noqa: E402
+from draftrunner.weights import (  # noqa: E402
+    HOT_TOKEN_IDS,
+    TOKEN_MAP_FILE,
+    WEIGHTS_FILE,
+    UnusableModel,
+    find_draft_checkpoint,
+    fingerprint,
+)
 from tests.fakes.tiny_lm import CONTEXT_LENGTH, build_tiny_lm  # noqa: E402
 
 
@@ -101,5 +110,32 @@ def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
 def test_weights_that_cannot_be_read_are_named(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     (copy / "config.json").write_text(json.dumps({"model_type": "no-such-type"}))
+    with pytest.raises(UnusableModel, match=f"cannot load {copy}"):
+        load_draft_model(str(copy), device="cpu", memory_gib=1.0)
+
+
+def test_missing_weights_are_named_and_not_made_up(folder: Path, tmp_path: Path) -> None:
+    """transformers would put random numbers there, and the drafts would be noise."""
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    weights = load_file(copy / WEIGHTS_FILE)
+    gone = [name for name in weights if ".mlp." in name][:1]
+    save_file({name: weights[name] for name in weights if name not in gone}, copy / WEIGHTS_FILE)
+    with pytest.raises(UnusableModel, match=f"lacks weights that its config.json asks for: {gone[0]}"):
+        load_draft_model(str(copy), device="cpu", memory_gib=1.0)
+
+
+def test_a_token_map_limits_the_proposals_and_its_rows_count_as_memory(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    save_file({HOT_TOKEN_IDS: torch.tensor([9, 4], dtype=torch.int32)}, copy / TOKEN_MAP_FILE)
+    mapped = load_draft_model(str(copy), device="cpu", memory_gib=1.0)
+    assert set(mapped.drafter.open([5, 6, 7]).propose(8)) <= {4, 9}
+    config = transformers.AutoConfig.from_pretrained(copy)
+    more = footprint(config, hot_ids=2).weights - footprint(config).weights
+    assert more == 2 * config.hidden_size * 4
+
+
+def test_a_token_map_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / TOKEN_MAP_FILE).write_bytes(b"no tensors")
     with pytest.raises(UnusableModel, match=f"cannot load {copy}"):
         load_draft_model(str(copy), device="cpu", memory_gib=1.0)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,14 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from draftrunner.training import card, student  # noqa: E402 - after the skip
+from draftrunner.training import card  # noqa: E402 - after the skip
 from draftrunner.training.answers import Answered, Question, answer_all, load, save  # noqa: E402
 from draftrunner.training.prompts import WORKLOADS  # noqa: E402
-from draftrunner.training.student import Recipe, agreement, make_student, train  # noqa: E402
+from draftrunner.training.student import Recipe, Student, agreement, make_student, train  # noqa: E402
+from draftrunner.training.vocabulary import hot_token_ids  # noqa: E402
+from draftrunner.weights import Checkpoint, DraftCheckpoint, load_draft, load_token_map  # noqa: E402
 
 VOCABULARY = 60
 END = 1
-RECIPE = Recipe(hidden=16, layers=2, copy_steps=4, epochs=80, batch_tokens=800)
+RECIPE = Recipe(layers=1, vocabulary=40, copy_steps=4, epochs=80, batch_tokens=800)
 
 
 @pytest.fixture(scope="module")
@@ -81,56 +85,94 @@ def test_answers_are_read_as_they_were_saved(answers: list[Answered], tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["part.safetensors"]
 
 
-def test_the_first_embeddings_keep_what_the_targets_say_of_one_another(target: Any) -> None:
-    """As many dimensions as the target has: then nothing is lost but where the middle is, and the scale."""
-    small = make_student(target, Recipe(hidden=32, layers=2)).get_input_embeddings().weight
-    rows = target.get_input_embeddings().weight
-    ratios = torch.pdist(small) / torch.pdist(rows)
-    assert torch.allclose(ratios, ratios.mean().expand_as(ratios), rtol=1e-3)
-    assert small.std().item() == pytest.approx(0.04, rel=1e-3)
+def test_the_tokens_to_propose_are_those_that_the_target_thinks_likely() -> None:
+    answered = Answered(
+        workload="chat",
+        sampled=False,
+        prompt=torch.tensor([0]),
+        answer=torch.tensor([7, 7]),
+        top_ids=torch.tensor([[7, 9], [7, 8]]),
+        top_probabilities=torch.tensor([[0.9, 0.1], [0.6, 0.4]]),
+    )
+    assert hot_token_ids([answered], vocabulary_size=10, count=2).tolist() == [7, 8]
+    assert hot_token_ids([answered], vocabulary_size=10, count=5).tolist() == [0, 1, 7, 8, 9], "then low ids"
 
 
-def test_training_brings_the_student_closer_to_its_target(
-    target: Any, answers: list[Answered], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(student, "_STRANGERS", 20)
+def test_the_student_starts_as_the_targets_first_layers(target: Any, answers: list[Answered]) -> None:
+    student = make_student(target, answers, RECIPE)
+    assert len(student.model.model.layers) == RECIPE.layers
+    weights = target.state_dict()
+    for name, weight in student.model.state_dict().items():
+        assert torch.equal(weight, weights[name])
+    assert len(student.hot_ids) == RECIPE.vocabulary
+
+
+def test_training_brings_the_student_closer_to_its_target(target: Any, answers: list[Answered]) -> None:
     said: list[str] = []
-    model = make_student(target, RECIPE)
-    before = agreement(model, answers)
-    train(model, answers, RECIPE, said.append)
-    after = agreement(model, answers)
+    student = make_student(target, answers, RECIPE)
+    before = agreement(student, answers)
+    train(student, answers, RECIPE, said.append)
+    after = agreement(student, answers)
     assert set(after) == {(workload, sampled) for workload in WORKLOADS for sampled in (False, True)}
     assert sum(after.values()) > sum(before.values())
     losses = [float(line.rpartition(" ")[2]) for line in said if line.startswith("epoch")]
     assert len(losses) == RECIPE.epochs
     assert losses[-1] < losses[0]
-    assert not model.training
+    assert not student.model.training
 
 
-def test_training_twice_makes_the_same_model(
-    target: Any, answers: list[Answered], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(student, "_STRANGERS", 20)
-    models = [make_student(target, RECIPE) for _ in range(2)]
-    for model in models:
-        train(model, answers, RECIPE, lambda _: None)
-    for one, other in zip(*(model.parameters() for model in models), strict=True):
+def test_training_leaves_the_embeddings_as_the_target_has_them(target: Any, answers: list[Answered]) -> None:
+    student = make_student(target, answers, RECIPE)
+    before = student.model.model.layers[0].mlp.up_proj.weight.detach().clone()
+    train(student, answers, replace(RECIPE, epochs=1), lambda _: None)
+    assert not torch.equal(student.model.model.layers[0].mlp.up_proj.weight, before)
+    for mine, targets in (
+        (student.model.get_input_embeddings(), target.get_input_embeddings()),
+        (student.model.get_output_embeddings(), target.get_output_embeddings()),
+    ):
+        assert torch.equal(mine.weight, targets.weight)
+
+
+def test_training_twice_makes_the_same_model(target: Any, answers: list[Answered]) -> None:
+    students = [make_student(target, answers, RECIPE) for _ in range(2)]
+    for student in students:
+        train(student, answers, RECIPE, lambda _: None)
+    for one, other in zip(*(student.model.parameters() for student in students), strict=True):
         assert torch.equal(one, other)
+
+
+def test_what_is_saved_is_loaded_with_the_targets_embeddings(
+    target: Any, answers: list[Answered], tmp_path: Path
+) -> None:
+    target.save_pretrained(tmp_path / "target")
+    student = make_student(target, answers, RECIPE)
+    student.save(tmp_path / "draft")
+    lender = Checkpoint(tmp_path / "target", "target")
+    checkpoint = DraftCheckpoint(Checkpoint(tmp_path / "draft", "draft"), lender, lender)
+
+    loaded = load_draft(checkpoint, "float32")
+
+    targets = target.state_dict()
+    for name, weight in student.model.state_dict().items():
+        lent = name in ("model.embed_tokens.weight", "lm_head.weight")
+        expected = targets[name] if lent else weight.bfloat16().float()
+        assert torch.equal(loaded.state_dict()[name], expected)
+    token_map = load_token_map(checkpoint)
+    assert token_map is not None
+    assert torch.equal(token_map, student.hot_ids)
 
 
 def test_agreement_is_the_share_of_tokens_that_are_guessed() -> None:
     class Echo:
         """Guesses that every token is followed by itself."""
 
-        def model(self, *, input_ids: Any, use_cache: bool) -> Any:
-            from types import SimpleNamespace
-
+        def base_model(self, *, input_ids: Any, use_cache: bool) -> Any:
             return SimpleNamespace(
                 last_hidden_state=torch.nn.functional.one_hot(input_ids, VOCABULARY).float()
             )
 
-        def lm_head(self, hidden: Any) -> Any:
-            return hidden
+        def get_output_embeddings(self) -> Any:
+            return SimpleNamespace(weight=torch.eye(VOCABULARY))
 
     answered = Answered(
         workload="chat",
@@ -140,7 +182,7 @@ def test_agreement_is_the_share_of_tokens_that_are_guessed() -> None:
         top_ids=torch.empty(4, 0),
         top_probabilities=torch.empty(4, 0),
     )
-    assert agreement(Echo(), [answered]) == {("chat", False): 0.75}
+    assert agreement(Student(Echo(), torch.arange(VOCABULARY)), [answered]) == {("chat", False): 0.75}
 
 
 def test_the_card_holds_the_figures(tmp_path: Path, answers: list[Answered]) -> None:

@@ -99,13 +99,23 @@ async def test_verification_is_asked_for_as_the_loop_asks(strategy: str, runner:
     assert {body["temperature"] for body in calls} == {0}
 
 
+async def test_plain_and_verification_calls_take_turns_after_one_that_does_not_count(
+    runner: LoopRunner,
+) -> None:
+    server = OpenAIServer(token_s=0.003)
+    async with metering(server, runner) as (meter, backend):
+        await meter.measure(backend, [key()])
+    streamed = [bool(body.get("stream")) for body in generating(server)]
+    assert streamed == [False, True, *[True, *[False] * len(DRAFTS)] * ROUNDS]
+
+
 async def test_the_target_is_timed_once_for_all_drafters(runner: LoopRunner) -> None:
     server = OpenAIServer(token_s=0.003)
     keys = [key(), replace(key(), drafter="suffix")]
     async with metering(server, runner) as (meter, backend):
         found = await meter.measure(backend, keys)
     assert [calibration.key for calibration in found] == keys
-    assert len(generating(server)) == ROUNDS + 1 + ROUNDS * len(DRAFTS)
+    assert len(generating(server)) == 2 + ROUNDS + ROUNDS * len(DRAFTS)
     drafters = [conversation.start["drafter"] for conversation in runner.conversations]
     assert drafters == ["ngram"] * len(DRAFTS[1:]) + ["suffix"] * len(DRAFTS[1:])
 
@@ -153,7 +163,7 @@ async def test_what_was_timed_while_the_load_changed_is_timed_again(runner: Loop
     server = OpenAIServer(token_s=0.003)
     async with metering(server, runner, Restless(0, 1, 0)) as (meter, backend):
         await meter.measure(backend, [key()])
-    assert len([body for body in generating(server) if body.get("stream")]) == ROUNDS + 1
+    assert len([body for body in generating(server) if body.get("stream")]) == 2 + ROUNDS
 
 
 async def test_the_load_is_waited_for(runner: LoopRunner) -> None:
