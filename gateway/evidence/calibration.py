@@ -21,11 +21,12 @@ from gateway.evidence.loop_costs import MOST_DRAFTS, Calibration, CostKey, load_
 from gateway.evidence.sse import SseParser
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
-from gateway.loop.calls import ids_in, open_call
+from gateway.loop.calls import open_call
 from gateway.loop.errors import GoPlain
 from gateway.loop.executor import PROFILE
 from gateway.loop.runner import LoopRunners, LoopStart, RunnerLoop
 from gateway.loop.strategies import COMPLETIONS, STRATEGIES, Choices, TargetAsk
+from gateway.proxy.json_calls import ids_in
 from gateway.proxy.upstream import BackendPool
 from gateway.shadow.tokenize import Tokenize
 

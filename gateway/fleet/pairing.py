@@ -18,7 +18,8 @@ import orjson
 
 from gateway.errors import BackendError
 from gateway.fleet.model import Backend, FleetSnapshot
-from gateway.proxy.upstream import BackendPool, Call, Reply
+from gateway.proxy.json_calls import json_call, read_object
+from gateway.proxy.upstream import BackendPool, Reply
 from gateway.store.model import AnnouncedDraftModel, Runner
 
 IDS_IN_A_CALL = 1024
@@ -32,11 +33,6 @@ TRIED_AGAIN_AFTER_S = 60.0
 TRUSTED_S = 3600.0
 """One that was made, after this: another model may be served under the name by then."""
 
-_HEADERS = (
-    ("content-type", "application/json"),
-    ("accept", "application/json"),
-    ("accept-encoding", "identity"),
-)
 _REFUSED = frozenset({400, 422})
 """How servers answer to an id that they do not have."""
 
@@ -246,8 +242,7 @@ class _TargetTexts:
         return [await self._text(ids) for ids in lists]
 
     async def _text(self, ids: Sequence[int]) -> str | None:
-        body = orjson.dumps({"model": self._model, "tokens": ids})
-        call = Call(method="POST", target="/detokenize", headers=_HEADERS, body=body)
+        call = json_call("/detokenize", {"model": self._model, "tokens": ids})
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 reply = await self._pool.open(self._backend, call)
@@ -263,12 +258,8 @@ class _TargetTexts:
     async def _read(self, reply: Reply) -> str | None:
         if reply.status in _REFUSED:
             return None
-        body = bytearray()
-        async for chunk in reply.chunks():
-            body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                break
-        text = _member(reply.status, bytes(body), "prompt")
+        answer = await read_object(reply, limit=MAX_ANSWER_BYTES)
+        text = (answer or {}).get("prompt") if reply.status == HTTPStatus.OK else None
         if not isinstance(text, str):
             raise NotComparable(f"backend {self._backend.name!r} answered HTTP {reply.status} to /detokenize")
         return text
@@ -290,7 +281,7 @@ class _DraftTexts:
             )
         except httpx.HTTPError as error:
             raise NotComparable(f"the draft runner at {self._url}: {type(error).__name__}") from None
-        texts = _member(reply.status_code, reply.content, "texts")
+        texts = _texts(reply) if reply.status_code == HTTPStatus.OK else None
         if not isinstance(texts, list) or len(texts) != len(lists):
             raise NotComparable(
                 f"the draft runner at {self._url} answered HTTP {reply.status_code} to /v1/detokenize"
@@ -298,10 +289,9 @@ class _DraftTexts:
         return texts
 
 
-def _member(status: int, body: bytes, name: str) -> object:
-    """A member of the JSON object that was answered; None for any other answer."""
+def _texts(reply: httpx.Response) -> object:
     try:
-        answer = orjson.loads(body)
+        answer = orjson.loads(reply.content)
     except orjson.JSONDecodeError:
         return None
-    return answer.get(name) if status == HTTPStatus.OK and isinstance(answer, dict) else None
+    return answer.get("texts") if isinstance(answer, dict) else None

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
-
-import orjson
 
 from gateway.errors import BackendError, BackendHungUp
 from gateway.fleet.model import Backend
-from gateway.proxy.upstream import BackendPool, Call, Reply
+from gateway.proxy.json_calls import json_call, read_object
+from gateway.proxy.upstream import BackendPool, Reply
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """Room for the prompt ids that some servers repeat beside each of seventeen choices."""
-
-_HEADERS = (
-    ("content-type", "application/json"),
-    ("accept", "application/json"),
-    ("accept-encoding", "identity"),
-)
 
 
 async def open_call(pool: BackendPool, backend: Backend, path: str, asked: Mapping[str, Any]) -> Reply:
@@ -35,12 +29,12 @@ async def open_call(pool: BackendPool, backend: Backend, path: str, asked: Mappi
     Raises:
         BackendError: It could not be asked, or answered with another status.
     """
-    call = Call(method="POST", target=path, headers=_HEADERS, body=orjson.dumps(asked))
+    call = json_call(path, asked)
     try:
         reply = await pool.open(backend, call)
     except BackendHungUp:
         reply = await pool.open(backend, call, fresh=True)
-    if reply.status == 200:
+    if reply.status == HTTPStatus.OK:
         return reply
     reply.close()
     raise BackendError(f"Backend {backend.name!r} answered HTTP {reply.status} to {path}.")
@@ -55,17 +49,16 @@ async def ask_json(
         BackendError: It could not be asked, or answered with something else.
     """
     reply = await open_call(pool, backend, path, asked)
-    body = bytearray()
     try:
-        async for chunk in reply.chunks():
-            body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                raise BackendError(
-                    f"Backend {backend.name!r} answered {path} with more than {MAX_ANSWER_BYTES} bytes."
-                )
+        answer = await read_object(reply, limit=MAX_ANSWER_BYTES)
     finally:
         reply.close()
-    return _object(bytes(body), backend, path)
+    if answer is None:
+        raise BackendError(
+            f"Backend {backend.name!r} answered {path} with something that is no JSON object of at most "
+            f"{MAX_ANSWER_BYTES} bytes."
+        )
+    return answer
 
 
 async def detokenize(pool: BackendPool, backend: Backend, model: str, ids: Sequence[int]) -> str:
@@ -81,20 +74,3 @@ async def detokenize(pool: BackendPool, backend: Backend, model: str, ids: Seque
     if not isinstance(text, str):
         raise BackendError(f"Backend {backend.name!r} answered /detokenize without a text.")
     return text
-
-
-def _object(body: bytes, backend: Backend, path: str) -> Mapping[str, Any]:
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise BackendError(f"Backend {backend.name!r} answered {path} with something that is no JSON object.")
-    return answer
-
-
-def ids_in(value: object) -> tuple[int, ...] | None:
-    """The token ids of a JSON list; None for anything else."""
-    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        return None
-    return tuple(value)

@@ -13,11 +13,12 @@ import orjson
 from gateway.errors import BackendBrokeOff, BackendError, BackendTimeout
 from gateway.evidence.sse import SseParser
 from gateway.fleet.model import Backend
-from gateway.loop.calls import ids_in, open_call
+from gateway.loop.calls import open_call
 from gateway.loop.errors import GoPlain, WhyPlain
 from gateway.loop.runner import LoopRunners, LoopStart, RunnerLoop
 from gateway.loop.strategies import COMPLETIONS, Choices, Strategy, TargetAsk
 from gateway.loop.text import Token
+from gateway.proxy.json_calls import ids_in
 from gateway.proxy.upstream import BackendPool, Reply
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import aiohttp
 import orjson
 
 from gateway.fleet.runners import KnownRunner
-from gateway.loop.calls import ids_in
 from gateway.loop.errors import GoPlain, WhyPlain
 from gateway.loop.strategies import Choices
+from gateway.proxy.json_calls import ids_in
 
 CONNECT_S = 2.0
 """Longest wait for a runner to take the loop on. One that is gone must not hold up an answer."""

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from gateway.errors import BackendError
 from gateway.fleet.model import Backend
-from gateway.loop.calls import ask_json, ids_in
+from gateway.loop.calls import ask_json
+from gateway.proxy.json_calls import ids_in
 from gateway.proxy.upstream import BackendPool
 
 COMPLETIONS = "/v1/completions"

@@ -6,26 +6,22 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
-import orjson
 from jinja2 import TemplateError
 
 from gateway.errors import BackendError, TokenizerUnusable
 from gateway.fleet.model import Backend
 from gateway.fleet.tokenizer import FileTokenizer, load_tokenizer, tokenizer_file
-from gateway.proxy.upstream import BackendPool, Call, Reply
+from gateway.proxy.json_calls import ids_in, json_call, read_object
+from gateway.proxy.upstream import BackendPool, Reply
 
 TIMEOUT_S = 10.0
 """Tokenizing takes milliseconds; a backend that needs longer has other work to do."""
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
-_HEADERS = (
-    ("content-type", "application/json"),
-    ("accept", "application/json"),
-    ("accept-encoding", "identity"),
-)
 _SAYS_NOTHING = frozenset({401, 403, 408, 429})
 """Statuses that are about this call, not about what the backend can do."""
 
@@ -141,10 +137,9 @@ class BackendTokenizer:
         Raises:
             BackendError: It could not be asked, or failed.
         """
-        call = Call(method="POST", target="/tokenize", headers=_HEADERS, body=orjson.dumps(payload))
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                reply = await self._pool.open(backend, call)
+                reply = await self._pool.open(backend, json_call("/tokenize", payload))
                 try:
                     return await self._ids(backend, reply)
                 finally:
@@ -155,22 +150,7 @@ class BackendTokenizer:
     async def _ids(self, backend: Backend, reply: Reply) -> tuple[int, ...] | None:
         if reply.status >= 500 or reply.status in _SAYS_NOTHING:
             raise BackendError(f"Backend {backend.name!r} answered HTTP {reply.status} to /tokenize.")
-        if reply.status != 200:
+        if reply.status != HTTPStatus.OK:
             return None
-        body = bytearray()
-        async for chunk in reply.chunks():
-            body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                return None
-        return _read_ids(bytes(body))
-
-
-def _read_ids(body: bytes) -> tuple[int, ...] | None:
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    ids = answer.get("tokens") if isinstance(answer, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(token, int) and token >= 0 for token in ids):
-        return None
-    return tuple(ids)
+        answer = await read_object(reply, limit=MAX_ANSWER_BYTES)
+        return None if answer is None else ids_in(answer.get("tokens"))
