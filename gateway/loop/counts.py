@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from gateway.evidence.engine_metrics import (
     EngineNumbers,
@@ -10,6 +10,7 @@ from gateway.evidence.engine_metrics import (
     decode_speed,
     mean_acceptance_length,
 )
+from gateway.evidence.loops import LOOKED_AT, is_looping
 from gateway.loop.errors import WhyPlain
 from gateway.loop.generation import Emission
 from gateway.proxy.witness import Bystander
@@ -34,6 +35,7 @@ class LoopCounts(Bystander):
         self.tokens = 0
         self.why_plain: WhyPlain | None = None
         self._k = k
+        self._tail: deque[int] = deque(maxlen=LOOKED_AT)
         self._in_first = 0
         self._first_at = self._last_at = 0.0
         self._passes = -1  # the first is the prefill
@@ -45,12 +47,18 @@ class LoopCounts(Bystander):
         if self.tokens == 0:
             self._in_first, self._first_at = kept, emission.at
         self.tokens += kept
+        self._tail.extend(token.id for token in emission.tokens[:kept])
         self._last_at = emission.at
         self._passes += 1
         self.why_plain = self.why_plain or emission.why_plain
         if emission.drafted:
             self._drafted.append(emission.drafted)
             self._accepted.append(min(emission.accepted, kept))
+
+    @property
+    def looping(self) -> bool:
+        """Whether the answer so far loops."""
+        return is_looping(self._tail)
 
     @property
     def numbers(self) -> EngineNumbers:

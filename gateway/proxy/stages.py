@@ -102,6 +102,7 @@ class Stages:
             multiplier_reason=why_no_multiplier,
             control_kind="switchback" if arm else None,
             temperature=facts.temperature,
+            looping=measured.looping,
             policy_revision=exchange.policy.revision,
             traceparent=exchange.access.traceparent,
         )
@@ -135,6 +136,7 @@ class _Measured:
 
     Attributes:
         source: Who counted.
+        looping: Whether the answer loops; None where its ids are not known.
         why_not: What is missing, so that its speed is not comparable.
         why_plain: Why speculation ended before the answer did; its speed is what speculation came to.
     """
@@ -142,6 +144,7 @@ class _Measured:
     numbers: EngineNumbers = field(default_factory=EngineNumbers)
     source: str = "engine"
     profile: str | None = None
+    looping: bool | None = None
     why_not: str | None = None
     why_plain: str | None = None
 
@@ -152,7 +155,11 @@ def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:
     witness = exchange.witness
     if isinstance(witness, LoopCounts):
         return _Measured(
-            numbers=witness.numbers, source="loop", profile=witness.profile, why_plain=witness.why_plain
+            numbers=witness.numbers,
+            source="loop",
+            profile=witness.profile,
+            looping=witness.looping,
+            why_plain=witness.why_plain,
         )
     if not isinstance(witness, BodyMeter | StreamMeter):
         return _Measured(why_not="encoded_answer")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gateway.errors import BackendError
+from gateway.evidence.loops import is_looping
 from gateway.fleet.model import Backend
 from gateway.policy.gate import DRAFT_MODEL
 from gateway.policy.model import Action
@@ -215,7 +216,7 @@ class ShadowFeed:
         ids = await self._ids(answer.backend, read)
         replay = await self._replay(answer, ids, drafter, k)
         compared = {other: await self._compare(answer, ids, other, k) for other in decision.compare}
-        return replay_record(answer, read.numbers, k, replay, compared)
+        return replay_record(answer, read.numbers, k, replay, compared, looping=is_looping(ids.answer))
 
     async def _compare(
         self,

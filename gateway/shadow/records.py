@@ -24,6 +24,8 @@ def replay_record(
     k: int,
     replay: Replay,
     compared: Mapping[str, Replay | SkipReason],
+    *,
+    looping: bool,
 ) -> StageRecord:
     """The record of a replayed answer: the counts of `k`, beside the curve of every K replayed.
 
@@ -33,6 +35,7 @@ def replay_record(
         k: Draft tokens per step that the rule asks for.
         replay: What the rule's drafter would have done.
         compared: The same for further drafters by name, or why it is not known.
+        looping: Whether the answer loops.
     """
     counts = replay.curve[k]
     return StageRecord(
@@ -51,6 +54,7 @@ def replay_record(
         decode_tokens=numbers.decode_tokens,
         decode_seconds=numbers.decode_seconds,
         tokens_per_second=numbers.tokens_per_second,
+        looping=looping,
         k_curve=_curve(replay),
         compared={name: _compared(k, found) for name, found in compared.items()} or None,
         **_common(answer),

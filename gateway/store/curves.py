@@ -17,6 +17,9 @@ NEWEST = 10_000
 
 Curve = Mapping[str, Mapping[str, Any]]
 
+COUNTED = stage_records.c.looping.is_not(True)
+"""Looping answers flatter every drafter that copies; where nobody could tell, an answer counts."""
+
 _COUNTS = ("passes", "steps", "draft_tokens", "accepted_tokens")
 
 
@@ -31,7 +34,7 @@ def summed_curves(grouped_by: tuple[str, ...], compared: str | None = None) -> S
     curve = column if compared is None else column[(compared, "curve")]
     newest = (
         select(stage_records, curve.label("curve"))
-        .where(column.is_not(None))
+        .where(column.is_not(None), COUNTED)
         .order_by(stage_records.c.id.desc())
         .limit(NEWEST)
         .subquery()

@@ -81,6 +81,7 @@ class StageGroup:
     Attributes:
         temperature_band: As `gateway.evidence.multiplier.temperature_band` names it.
         n: Records in the group.
+        looping: Those of them whose answers loop. They are in no sum.
         draft_tokens: Sum over the records that have it; None when none has. So are the other sums.
         timed_tokens: Decode tokens of answers whose speed may enter a multiplier.
         timed_seconds: The decode time of the same answers.
@@ -96,6 +97,7 @@ class StageGroup:
     k: int | None
     temperature_band: str
     n: int
+    looping: int
     draft_tokens: int | None
     accepted_tokens: int | None
     timed_tokens: int | None

@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import Select, delete, func, insert, select
 
 from gateway.evidence.multiplier import Speed, temperature_band
-from gateway.store.curves import Curve, curve_of, summed_curves
+from gateway.store.curves import COUNTED, Curve, curve_of, summed_curves
 from gateway.store.database import Database, unbroken
 from gateway.store.model import ReasonCount, ReplayedAnswer, StageGroup, StageQuery
 from gateway.store.tables import stage_records
@@ -39,7 +39,7 @@ _SUMMED = (
 
 _COPIED = (
     *("at", "request_id", "mode", "action", "reason", "model", "backend", "workload", "drafter", "executor"),
-    *("k", "draft_tokens", "accepted_tokens", "k_curve", "compared"),
+    *("k", "draft_tokens", "accepted_tokens", "looping", "k_curve", "compared"),
 )
 
 _LONG = ("k_curve", "compared")
@@ -122,9 +122,10 @@ class StageRows:
     @unbroken
     async def groups(self) -> tuple[StageGroup, ...]:
         """Sums over comparable records; the largest groups when there are very many."""
-        sums = [func.sum(column).label(column.name) for column in _SUMMED]
+        sums = [func.sum(column).filter(COUNTED).label(column.name) for column in _SUMMED]
+        looping = func.count().filter(stage_records.c.looping.is_(True)).label("looping")
         grouped = (
-            select(*_GROUPED_BY, func.count().label("n"), *sums)
+            select(*_GROUPED_BY, func.count().label("n"), looping, *sums)
             .group_by(*_GROUPED_BY)
             .order_by(func.count().desc(), *_GROUPED_BY)
             .limit(MAX_GROUPS)
@@ -154,7 +155,7 @@ class StageRows:
         """
         table = stage_records.c
         wanted = select(table.timed_tokens, table.timed_seconds).where(
-            table.timed_tokens > 0, table.timed_seconds > 0
+            table.timed_tokens > 0, table.timed_seconds > 0, COUNTED
         )
         wanted = wanted.order_by(table.id.desc()).limit(newest)
         for name in ("model", "backend", "workload", "executor", "temperature_band"):
@@ -178,12 +179,15 @@ class StageRows:
     async def replayed(
         self, *, backend: str, model: str, drafter: str, newest: int
     ) -> tuple[ReplayedAnswer, ...]:
-        """The newest replayed answers of one model on one backend for one drafter, newest first."""
+        """The newest replayed answers of one model on one backend for one drafter, newest first.
+
+        Looping ones are left out.
+        """
         table = stage_records.c
         wanted = (
             select(table.workload, table.k_curve)
             .where(table.backend == backend, table.model == model, table.drafter == drafter)
-            .where(table.k_curve.is_not(None))
+            .where(table.k_curve.is_not(None), COUNTED)
             .order_by(table.id.desc())
             .limit(newest)
         )

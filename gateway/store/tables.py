@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Double,
     Index,
@@ -118,6 +119,7 @@ stage_records = Table(
     Column("accepted_tokens", BigInteger),
     Column("timed_tokens", BigInteger),
     Column("timed_seconds", Double),
+    Column("looping", Boolean),
     Column("k_curve", JSON(none_as_null=True)),
     Column("compared", JSON(none_as_null=True)),
     Column("payload", JSON, nullable=False),

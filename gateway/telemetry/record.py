@@ -61,6 +61,8 @@ class StageRecord:
         decode_tokens: N - n_first. decode_seconds: t_last - t_first.
         multiplier: The bucket's running estimate at this moment; None below the minimum sample.
         multiplier_reason: Why multiplier is None.
+        looping: Whether the answer loops (design.md 9), so that it is left out of sums and predictions; None
+            where its ids are not known.
         k_curve: For K = 1..8 (string keys): passes, steps, draft_tokens, accepted_tokens,
             tokens_per_pass, acceptance_rate, passes_by_drafts ({drafts in the pass: passes}).
         compared: What other drafters would have done with the same answer, by name: acceptance_rate,
@@ -101,6 +103,7 @@ class StageRecord:
     multiplier_reason: str | None = None
     control_kind: str | None = None
     temperature: float | None = None
+    looping: bool | None = None
     policy_revision: str = ""
     traceparent: str | None = None
     k_curve: Mapping[str, Mapping[str, Any]] | None = field(default=None)

@@ -256,6 +256,7 @@ def _stage_attributes(record: StageRecord) -> dict[str, object]:
         "ace.spec.control_kind": record.control_kind,
         "ace.spec.source": record.source,
         "ace.spec.profile": record.profile,
+        "ace.spec.looping": record.looping,
         "ace.policy.rule": record.rule,
         "ace.policy.revision": record.policy_revision,
     }

@@ -101,6 +101,7 @@ async def test_a_bucket_has_its_rates_from_sums_and_not_from_rates(control: Cont
         "k": 3,
         "temperature_band": "0.5-1",
         "n": 2,
+        "looping": 0,
         "draft_tokens": 40,
         "accepted_tokens": 10,
         "acceptance_rate": 0.25,

@@ -32,6 +32,15 @@ def test_the_prefill_is_no_pass_and_its_token_is_not_timed() -> None:
     assert numbers.tokens_per_second is None  # too short to be timed
 
 
+def test_an_answer_that_goes_round_in_circles_is_marked_by_what_was_kept_of_it() -> None:
+    def said(*ids: int) -> Emission:
+        return Emission(tokens=tuple(Token(one) for one in ids), at=1.0)
+
+    assert counted(said(*range(40)), said(*[1, 2, 3] * 30)).looping
+    assert not counted(said(*range(90))).looping
+    assert not counted(said(*range(40)), said(*[1, 2, 3] * 30), last=4).looping
+
+
 def test_an_answer_of_sixteen_tokens_has_a_speed() -> None:
     numbers = counted(emission(1, 10.0), emission(15, 12.0, 14, 14)).numbers
     assert numbers.tokens_per_second == 7.5

@@ -171,6 +171,7 @@ async def test_a_measured_answer_leaves_its_counts_and_the_curve_of_every_k() ->
         decode_tokens=2,
         decode_seconds=0.04,
         temperature=0.5,
+        looping=False,
         policy_revision="abc",
         traceparent="00-1-2-01",
     )
@@ -280,6 +281,13 @@ async def test_a_rule_with_a_longer_lookahead_gets_its_own_counts() -> None:
     assert record.draft_tokens == 24
     assert record.k_curve is not None
     assert "12" in record.k_curve
+
+
+async def test_an_answer_that_goes_round_in_circles_is_marked() -> None:
+    bench = Bench()
+    bench.text_ids = [20, 21, 22] * 30
+    usage = {"prompt_tokens": 4, "completion_tokens": 90, "total_tokens": 94}
+    assert (await bench.measure(finished(chat_answer(usage=usage)))).looping
 
 
 async def test_an_end_of_sequence_that_was_counted_is_replayed_as_unknown() -> None:

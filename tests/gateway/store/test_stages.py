@@ -201,6 +201,26 @@ async def test_a_curve_without_drafts_has_no_acceptance_rate(store: Store) -> No
     assert merged["1"]["acceptance_rate"] is None
 
 
+async def test_looping_answers_are_counted_and_enter_no_sum_no_curve_and_no_prediction(store: Store) -> None:
+    shadow = {"mode": "shadow", "action": "would_speculate", "k_curve": curve()}
+    loops = {"looping": True, "draft_tokens": 500, "accepted_tokens": 500, "decode_tokens": 900}
+    await keep(
+        store,
+        stage(**shadow, looping=False, draft_tokens=10, accepted_tokens=4),
+        stage(**shadow, looping=None, draft_tokens=10, accepted_tokens=5),
+        stage(**shadow, **loops),
+    )
+
+    (group,) = await store.stages.groups()
+    answers = await store.stages.replayed(backend="b", model="m", drafter="ngram", newest=10)
+
+    assert (group.n, group.looping) == (3, 1)
+    assert (group.draft_tokens, group.accepted_tokens, group.timed_tokens) == (20, 9, 60)
+    assert (await store.stages.curves())[group_key(group)]["1"]["passes"] == 40
+    assert len(answers) == 2
+    assert 900 not in [tokens for tokens, _ in await store.stages.speeds(group, control=False, newest=9)]
+
+
 async def test_reasons_are_counted(store: Store) -> None:
     skip = {"mode": "shadow", "action": "skip"}
     await keep(
