@@ -23,6 +23,7 @@ _CONTEXT_SPELLINGS: tuple[tuple[str, ...], ...] = (
     ("meta", "n_ctx_train"),
 )
 _PROMPT_IDS = [5, 6, 7, 8]
+_SPACED = "it 's a . b , c !"
 _HALF = "\N{REPLACEMENT CHARACTER}"
 """How a character looks whose last bytes are still to come."""
 
@@ -168,6 +169,8 @@ async def ask_detokenize(target: Target) -> Finding:
         return without_success(Capability.DETOKENIZE, first)
     if _spelled(first) is None:
         return no(Capability.DETOKENIZE, f"it answers in another shape: {first.evidence}")
+    if (tidied := await _tidied(target)) is not None:
+        return no(Capability.DETOKENIZE, f"it tidies spaces: {_SPACED!r} comes back as {clipped(tidied)!r}")
     asked = {"return_token_ids": True}
     answer = await target.chat_or_complete(4, chat=asked, complete=asked)
     shown = answer.dig("choices", 0, "message", "content") or answer.dig("choices", 0, "text")
@@ -181,6 +184,18 @@ async def ask_detokenize(target: Target) -> Finding:
     seen = f"{answer.path} shows {clipped(shown)!r}, and its ids are spelled {clipped(text)!r}"
     same = text.rstrip(_HALF) == shown.rstrip(_HALF)
     return yes(Capability.DETOKENIZE, seen) if same else no(Capability.DETOKENIZE, seen)
+
+
+async def _tidied(target: Target) -> str | None:
+    """What `/detokenize` makes of a text with loose spaces, if it is another text.
+
+    Some tokenizers tidy the spaces of a whole text, which an answer in the making never shows.
+    """
+    ids = (await target.tokenize(prompt=_SPACED, add_special_tokens=False)).dig("tokens")
+    if not are_ids(ids):
+        return None
+    spelled = _spelled(await target.detokenize(ids))
+    return None if spelled is None or spelled.endswith(_SPACED) else spelled
 
 
 SUITE = (

@@ -214,6 +214,16 @@ async def test_a_detokenizer_of_another_shape_is_a_no() -> None:
     await assert_found(server, Capability.DETOKENIZE, NO, "another shape")
 
 
+async def test_a_detokenizer_that_tidies_spaces_is_a_no() -> None:
+    """As transformers' tokenizers may (clean_up_tokenization_spaces): answers are streamed untidied."""
+
+    class Tidy(OpenAIServer):
+        def text_of(self, ids: list[int]) -> str:
+            return super().text_of(ids).replace(" .", ".")
+
+    await assert_found(Tidy(), Capability.DETOKENIZE, NO, 'it tidies spaces: "it \'s a . b , c !"')
+
+
 async def test_a_server_that_shows_another_text_than_it_generated_is_a_no() -> None:
     """A reasoning parser, for one, takes part of an answer away."""
 

@@ -213,9 +213,9 @@ async def test_questions_that_the_time_does_not_reach_are_unknown() -> None:
 
 async def test_one_question_cannot_use_up_the_others_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite_module, "QUESTION_LIMIT_S", 0.1)
-    result = await probed(OpenAIServer(hangs=frozenset({"/tokenize"})), time_limit_s=4.0)
+    result = await probed(OpenAIServer(hangs=frozenset({"/detokenize"})), time_limit_s=4.0)
     support = {finding.capability: finding.support for finding in result.findings}
-    assert support.pop(Capability.TOKENIZE) is Support.UNKNOWN
+    assert support.pop(Capability.DETOKENIZE) is Support.UNKNOWN
     assert set(support.values()) == {Support.YES}
 
 
