@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint to write")
     parser.add_argument("--answers", type=Path, required=True, help="folder where answers are kept")
-    parser.add_argument("--parts", type=int, default=1, help=f"times {PROMPTS_IN_PART} prompts")
+    parser.add_argument("--parts", type=int, default=6, help=f"times {PROMPTS_IN_PART} prompts")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser
 

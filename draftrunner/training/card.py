@@ -23,8 +23,8 @@ when this one is loaded. Useless for any other target.
 `make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries,
 chat, stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7:
 {tokens:,} tokens. Its first {layers} layers then learnt its {top} likeliest tokens at every position of those
-answers ({epochs} epochs), and in the first {copy_steps} updates also to copy random tokens that repeat
-themselves. The {vocabulary:,} tokens that it thought likeliest in all those answers are those proposed.
+answers ({epochs} epochs). The {vocabulary:,} tokens that it thought likeliest in all of them are the only ones
+proposed.
 
 ## How often it is right
 
@@ -58,7 +58,6 @@ def write(
         tokens=sum(len(answered.answer) for answered in learnt),
         layers=recipe.layers,
         vocabulary=recipe.vocabulary,
-        copy_steps=recipe.copy_steps,
         top=TOP,
         epochs=recipe.epochs,
         held_out=held_out,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch.nn import functional
 
 from draftrunner.training.answers import Answered
 from draftrunner.training.vocabulary import hot_token_ids
@@ -28,10 +26,8 @@ class Recipe:
     """What decides how good the model becomes, next to its data.
 
     Attributes:
-        layers: How many of the target's; copying from the context takes at least two.
+        layers: How many of the target's.
         vocabulary: How many tokens it may propose.
-        copy_steps: Updates, the first ones, that also teach to copy random tokens that repeat
-            themselves: without them it is long before the model copies.
         epochs: Passes over the answers.
         rate: Highest learning rate.
         batch_tokens: Tokens of an update, padding included.
@@ -40,10 +36,9 @@ class Recipe:
 
     layers: int = 2
     vocabulary: int = 8192
-    copy_steps: int = 200
-    epochs: int = 8
+    epochs: int = 6
     rate: float = 2e-3
-    batch_tokens: int = 1536
+    batch_tokens: int = 768
     seed: int = 0
 
 
@@ -90,26 +85,18 @@ def train(student: Student, answers: Sequence[Answered], recipe: Recipe, say: Ca
     epochs = [_groups(answers, recipe.batch_tokens, draw) for _ in range(recipe.epochs)]
     optimizer = torch.optim.AdamW(_weight_groups(model, recipe), betas=(0.9, 0.98), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_then_cosine(sum(map(len, epochs))))
-    generator = torch.Generator().manual_seed(recipe.seed)
     model.train()
 
-    def update(loss: torch.Tensor, *others: torch.Tensor) -> float:
+    def update(loss: torch.Tensor) -> float:
         optimizer.zero_grad(set_to_none=True)
-        sum(others, loss).backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         return loss.item()
 
-    repetitions = _repetitions(answers, recipe, generator)
     for epoch, groups in enumerate(epochs):
-        losses = [
-            update(
-                _answer_loss(model, scorer, _padded(group)),
-                *(_copy_loss(model, scorer, tokens) for tokens in islice(repetitions, 1)),
-            )
-            for group in groups
-        ]
+        losses = [update(_answer_loss(model, scorer, _padded(group))) for group in groups]
         say(f"epoch {epoch + 1} of {recipe.epochs}: loss {sum(losses) / len(losses):.3f}")
     model.eval()
 
@@ -130,17 +117,6 @@ def _warm_then_cosine(steps: int, warm: int = 50) -> Callable[[int], float]:
         return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
     return share
-
-
-def _repetitions(
-    answers: Sequence[Answered], recipe: Recipe, generator: torch.Generator, length: int = 96
-) -> Iterator[torch.Tensor]:
-    """Token sequences that say twice what has no other pattern (shape: [rows, 2 * length])."""
-    common = torch.cat([answered.prompt for answered in answers]).long()
-    for _ in range(recipe.copy_steps):
-        picks = torch.randint(len(common), (recipe.batch_tokens // (4 * length), length), generator=generator)
-        once = common[picks]
-        yield torch.cat([once, once], dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +142,6 @@ class _Scorer:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits: torch.Tensor = hidden @ self.weight.T
         return logits.float()
-
-
-def _copy_loss(model: Any, scorer: _Scorer, tokens: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of the second half of each row, but for its first token and for cold ones."""
-    half = tokens.shape[1] // 2
-    hidden = _hidden_states(model, tokens)[:, half:-1].flatten(0, 1)
-    targets = scorer.columns[tokens[:, half + 1 :]].flatten()
-    return functional.cross_entropy(scorer.logits(hidden), targets, ignore_index=_COLD)
 
 
 @dataclass(frozen=True, slots=True)

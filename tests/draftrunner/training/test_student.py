@@ -20,7 +20,7 @@ from draftrunner.weights import Checkpoint, DraftCheckpoint, load_draft, load_to
 
 VOCABULARY = 60
 END = 1
-RECIPE = Recipe(layers=1, vocabulary=40, copy_steps=4, epochs=80, batch_tokens=800)
+RECIPE = Recipe(layers=1, vocabulary=40, epochs=80, batch_tokens=800)
 
 
 @pytest.fixture(scope="module")
