@@ -23,8 +23,8 @@ when this one is loaded. Useless for any other target.
 `make draft-model`: the demo model answered {answers:,} templated prompts (code edits, quoting, summaries,
 chat, stories; none of the demo's own prompts), half of them greedy and half at temperature 0.7:
 {tokens:,} tokens. Its first {layers} layers then learnt its {top} likeliest tokens at every position of those
-answers ({epochs} epochs). The {vocabulary:,} tokens that it thought likeliest in all of them are the only ones
-proposed.
+answers ({epochs} epochs). The {vocabulary:,} tokens that it thought likeliest in all of them are the only
+ones proposed.
 
 ## How often it is right
 
