@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from gateway.cli.client import (
+    CALIBRATION_LIMIT_S,
     GatewayClient,
     json_option,
     print_json,
@@ -102,7 +103,7 @@ def probe(client: GatewayClient, name: str, as_json: bool) -> None:
 @with_gateway
 def calibrate(client: GatewayClient, name: str, as_json: bool) -> None:
     """Time what a step of gateway_loop costs on NAME at the load it has now, and show it."""
-    _show(client.post(f"{_path(name)}/calibrate"), as_json)
+    _show(client.post(f"{_path(name)}/calibrate", time_limit_s=CALIBRATION_LIMIT_S), as_json)
 
 
 @backends.command()

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ON_THIS_MACHINE = ("http://127.0.0.1", "http://localhost", "http://[::1]")
-_TIME_LIMIT_S = 120.0
+TIME_LIMIT_S = 120.0
+CALIBRATION_LIMIT_S = 600.0
+"""Calibration waits for the load to be steady, and makes each of its calls several times."""
+
 _LINE_STAYS_A_LINE = 10_000
 
 _P = ParamSpec("_P")
@@ -34,10 +37,11 @@ class GatewayClient:
         import httpx
 
         self._url = url.rstrip("/")
+        self._late = httpx.ReadTimeout
         self._failures = (httpx.HTTPError, httpx.InvalidURL)
         self._http = httpx.Client(
             headers={"authorization": f"Bearer {token}"} if token else {},
-            timeout=_TIME_LIMIT_S,
+            timeout=TIME_LIMIT_S,
             # A proxy for the outside world cannot reach this machine's own addresses.
             trust_env=not self._url.startswith(_ON_THIS_MACHINE),
         )
@@ -55,9 +59,9 @@ class GatewayClient:
         given = {name: str(value) for name, value in params.items() if value is not None}
         return self._call("GET", path, params=given)
 
-    def post(self, path: str, body: object = None) -> Any:
+    def post(self, path: str, body: object = None, *, time_limit_s: float = TIME_LIMIT_S) -> Any:
         """The JSON that a route answers to a JSON body."""
-        return self._call("POST", path, json=body)
+        return self._call("POST", path, json=body, timeout=time_limit_s)
 
     def delete(self, path: str) -> None:
         """Delete what the path names."""
@@ -66,6 +70,11 @@ class GatewayClient:
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
             reply = self._http.request(method, self._url + path, **kwargs)
+        except self._late:
+            raise click.ClickException(
+                f"The gateway at {self._url} has not answered {path} in time. It may be at work still: "
+                "its log and `ace backends list` tell."
+            ) from None
         except self._failures as error:
             raise click.ClickException(
                 f"No gateway answers at {self._url} ({error}). Start one with `ace serve`, "

@@ -14,7 +14,7 @@ from click import ClickException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.cli.client import GatewayClient
+from gateway.cli.client import CALIBRATION_LIMIT_S, GatewayClient
 from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_costs
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
@@ -159,7 +159,8 @@ class Session:
         """Have the gateway time its loop; without that it would not drive it."""
         try:
             with self.console.status("timing the gateway's loop"):
-                self.rest.post(f"/admin/v1/backends/{BACKEND_NAME}/calibrate")
+                route = f"/admin/v1/backends/{BACKEND_NAME}/calibrate"
+                self.rest.post(route, time_limit_s=CALIBRATION_LIMIT_S)
         except ClickException as error:
             self.console.print(f"The gateway's loop was not timed: {error.message}", markup=False)
 

@@ -1,8 +1,10 @@
 import socket
 
+import click
 import pytest
 
-from gateway.cli.client import cell
+from gateway.cli import client as client_module
+from gateway.cli.client import GatewayClient, cell
 from tests.fakes.rest_gateway import RestGateway
 from tests.gateway.cli.conftest import Ace
 
@@ -29,6 +31,19 @@ def test_an_unreachable_gateway_is_one_line_with_url_and_what_to_do(ace: Ace) ->
     assert result.stderr.startswith(f"Error: No gateway answers at {url}")
     assert "ace serve" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_gateway_that_is_late_is_not_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "TIME_LIMIT_S", 0.05)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with GatewayClient(url, None) as client, pytest.raises(click.ClickException) as caught:
+            client.get("/admin/v1/backends")
+    assert caught.value.message.startswith(
+        f"The gateway at {url} has not answered /admin/v1/backends in time"
+    )
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8080", "http://", "http://[::1", "ftp://x"])

@@ -18,7 +18,7 @@ class Rest(GatewayClient):
     def get(self, path: str, **params: object) -> Any:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
-    def post(self, path: str, body: object = None) -> Any:
+    def post(self, path: str, body: object = None, *, time_limit_s: float = 1.0) -> Any:
         self.posted.append((path, body))
         return self.get(path)
 
