@@ -10,6 +10,7 @@ from enum import StrEnum
 from gateway.demo.client import Answer
 from gateway.demo.prompts import Prompt
 from gateway.evidence.loops import is_looping
+from gateway.evidence.multiplier import Speed
 
 
 class Way(StrEnum):
@@ -57,6 +58,17 @@ class Trial:
         return self.answers[Way.PROD]
 
     @property
+    def plain_speed(self) -> Speed:
+        """(decode tokens, decode seconds) of both plainly decoded answers together.
+
+        One answer's time varies more than what is to be measured, and nothing tells the two apart.
+        """
+        return (
+            self.off.decode_tokens + self.shadow.decode_tokens,
+            self.off.decode_seconds + self.shadow.decode_seconds,
+        )
+
+    @property
     def looping(self) -> bool:
         """Whether any of the answers loops: then the prompt is left out of every headline number."""
         return any(is_looping(answer.ids) for answer in self.answers.values())
@@ -91,7 +103,7 @@ def measure(
         first: How many prompts have been asked before these; the order of ways goes on from there.
     """
     for index, prompt in enumerate(prompts, first):
-        yield Trial(prompt=prompt, answers={way: ask(way, prompt) for way in _rotated(ways(prompt), index)})
+        yield Trial(prompt=prompt, answers={way: ask(way, prompt) for way in _in_turn(ways(prompt), index)})
 
 
 def with_ids(trial: Trial, tokenize: Callable[[str], Sequence[int]]) -> Trial:
@@ -112,7 +124,11 @@ def with_ids(trial: Trial, tokenize: Callable[[str], Sequence[int]]) -> Trial:
     return replace(trial, answers={way: completed(answer) for way, answer in trial.answers.items()})
 
 
-def _rotated(ways: Sequence[Way], index: int) -> Sequence[Way]:
-    """No way always comes first, when the prompt is new to the server's prefix cache."""
-    start = index % len(ways)
-    return [*ways[start:], *ways[:start]]
+def _in_turn(ways: Sequence[Way], index: int) -> Sequence[Way]:
+    """No way always comes first, when the prompt is new to the server's prefix cache.
+
+    Nor always after the same other: a shadow answer is replayed while the next one begins.
+    """
+    ordered = ways if index % 2 == 0 else ways[::-1]
+    start = index // 2 % len(ways)
+    return [*ordered[start:], *ordered[:start]]

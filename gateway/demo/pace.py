@@ -46,8 +46,8 @@ FULL = Pace(
     ways=tuple(dict.fromkeys([*SHORTEST, *EXECUTORS.values()])),
     curve_prompts=2,
     max_tokens=112,
-    calibration_rounds=3,
-    calibration_tokens=32,
+    calibration_rounds=6,
+    calibration_tokens=16,
     seconds=350,
 )
 QUICK = Pace(

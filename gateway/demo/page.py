@@ -105,7 +105,8 @@ def _speeds(results: Sequence[WorkloadResult]) -> _Section:
     return _Section(
         title="Speed by mode",
         text="Tokens after the first, over the time that they took. Bars are 95 % intervals, resampled by "
-        "prompt. Beside prod stands its multiplier over off, paired by prompt. Looping answers are left out.",
+        "prompt. Beside prod stands its multiplier over the plain answers (off's and shadow's), paired by "
+        "prompt. Looping answers are left out.",
         legend=_series_in(rows.values()),
         plots=[_dots("", rows, name="speed", x_label="decode tokens per second")],
         table=_Table(

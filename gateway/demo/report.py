@@ -34,7 +34,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplier:
-    """Speculated speed over plain speed, paired by prompt, with its 95 % interval."""
+    """Speculated speed over plain speed, paired by prompt, with its 95 % interval.
+
+    Attributes:
+        n_spec: Speculated answers.
+        n_control: Plain answers: off's and shadow's to the same prompts.
+    """
 
     value: float | None
     low: float | None

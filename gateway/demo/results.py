@@ -28,6 +28,9 @@ from gateway.evidence.multiplier import Speed, bootstrap_rate, paired_multiplier
 from gateway.evidence.predict import Prediction, predicted_multiplier
 
 CURVE_KS = tuple(range(1, 9))
+PLAIN_ANSWERS = 2
+"""To each prompt: the off and the shadow answer, which are decoded alike."""
+
 MINIMUM_PAIRS = 2
 """Below it a bootstrap over pairs has nothing to resample."""
 
@@ -194,14 +197,14 @@ def _prediction_test(evidence: Evidence, counted: Sequence[Trial]) -> Prediction
 
 
 def _pairs(evidence: Evidence, trials: Iterable[Trial], way: Way) -> list[tuple[Speed, Speed]]:
-    """The speculated speed beside off's, for each prompt that was speculated and took a measurable time."""
+    """The speculated speed beside the plain one, for each prompt speculated in a measurable time."""
     pairs = []
     for trial in trials:
         stage = evidence.stages.get(trial.answers[way].request_id)
         if stage is not None and stage.action == "speculate":
             tokens, seconds = _speed(trial.answers[way], stage)
             if seconds > 0:
-                pairs.append(((tokens, seconds), trial.off.speed))
+                pairs.append(((tokens, seconds), trial.plain_speed))
     return pairs
 
 
@@ -243,7 +246,7 @@ def _rate(speeds: Sequence[Speed], rng: Random) -> Rate:
 
 
 def _multiplier(pairs: Sequence[tuple[Speed, Speed]], rng: Random) -> Multiplier:
-    sizes = {"n_spec": len(pairs), "n_control": len(pairs)}
+    sizes = {"n_spec": len(pairs), "n_control": PLAIN_ANSWERS * len(pairs)}
     if len(pairs) < MINIMUM_PAIRS:
         return Multiplier(value=None, low=None, high=None, **sizes)
     interval = paired_multiplier(pairs, rng)

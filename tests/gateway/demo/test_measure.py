@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 from gateway.demo.client import Answer
 from gateway.demo.measure import OTHER_KS, Way, measure, ways_to_ask, with_ids
@@ -61,7 +62,25 @@ def test_the_order_goes_on_from_the_prompts_before() -> None:
 
     list(measure(PROMPTS[:1], ask, ways=always, first=1))
 
-    assert asked == [Way.SHADOW, Way.PROD, Way.LOOP, Way.OFF]
+    assert asked == [Way.LOOP, Way.PROD, Way.SHADOW, Way.OFF]
+
+
+def test_what_follows_a_shadow_answer_and_its_replay_is_as_often_off_as_prod() -> None:
+    asked: list[Way] = []
+
+    def ask(way: Way, prompt: Prompt) -> Answer:
+        asked.append(way)
+        return answer(prompt.name)
+
+    list(measure(PROMPTS, ask, ways=always))
+
+    followers = [after for before, after in pairwise(asked) if before is Way.SHADOW]
+    assert followers.count(Way.OFF) == followers.count(Way.PROD) > 0
+
+
+def test_the_plain_speed_is_that_of_the_off_and_the_shadow_answer_together() -> None:
+    one = trial(off_seconds=2.0)
+    assert one.plain_speed == (80, 4.0)
 
 
 def test_a_trial_loops_when_any_of_its_answers_does() -> None:

@@ -71,7 +71,7 @@ def test_the_json_has_intervals_positions_the_measured_curve_and_every_drafter()
     assert numbers["acceptance_by_position"] == [1.0, 1.0, 0.75, 0.75, 0.5]
     assert numbers["measured_k_curve"]["1"] == {
         **{"value": 1.25, "low": 1.25, "high": 1.25},
-        **{"n_spec": 2, "n_control": 2, "control_kind": "paired"},
+        **{"n_spec": 2, "n_control": 4, "control_kind": "paired"},
     }
     assert numbers["measured_k_curve"]["8"]["value"] is None
     assert {name: found["acceptance"] for name, found in numbers["drafters"].items()} == {

@@ -27,7 +27,7 @@ def test_the_multiplier_is_prod_speed_over_off_speed() -> None:
 
     assert (result.off.value, result.in_engine.tok_s.value) == (20.0, 40.0)
     assert result.in_engine.multiplier.value == 2.0
-    assert (result.in_engine.multiplier.n_spec, result.in_engine.multiplier.n_control) == (6, 6)
+    assert (result.in_engine.multiplier.n_spec, result.in_engine.multiplier.n_control) == (6, 12)
     assert result.in_engine.multiplier.verdict is Verdict.PAYS
 
 
