@@ -48,7 +48,7 @@ FULL = Pace(
     max_tokens=112,
     calibration_rounds=6,
     calibration_tokens=16,
-    seconds=350,
+    seconds=320,
 )
 QUICK = Pace(
     prompts=2,

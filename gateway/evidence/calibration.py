@@ -41,7 +41,7 @@ CONTEXT_TOKENS = 192
 
 PLAIN_TOKENS = 16
 FEWEST_PLAIN_TOKENS = 8
-ROUNDS = 3
+ROUNDS = 6
 """Times that everything is timed; the median counts."""
 
 DRAFTING_STEPS = 4
@@ -167,18 +167,20 @@ class CostMeter:
     ) -> tuple[float, dict[int, float]]:
         """Seconds of a token of plain decoding, and of a verification call by its drafts.
 
-        They take turns, so that a machine which is slower for a while is so for all of them; what comes
-        first is not counted, since a server's first call is slower than all others.
+        Each verification is held against the plain decoding of its own round, since a machine may be slower
+        for seconds on end. What comes first is not counted: a server's first call is slower than all others.
         """
         step = await self._stepping(backend, key, prompt)
         await self._plain(backend, key)
         plain: list[float] = []
-        verify: dict[int, list[float]] = {drafts: [] for drafts in DRAFTS}
+        relative: dict[int, list[float]] = {drafts: [] for drafts in DRAFTS}
         for _ in range(ROUNDS):
             plain.append(await self._plain(backend, key))
             for drafts in DRAFTS:
-                verify[drafts].append(await self._at_load(key, partial(step, drafts)))
-        return median(plain), _medians(verify)
+                seconds = await self._at_load(key, partial(step, drafts))
+                relative[drafts].append(seconds / plain[-1])
+        usual = median(plain)
+        return usual, {drafts: usual * ratio for drafts, ratio in _medians(relative).items()}
 
     async def _stepping(
         self, backend: Backend, key: CostKey, prompt: Sequence[int]
