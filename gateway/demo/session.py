@@ -27,6 +27,7 @@ from gateway.demo.results import Evidence
 from gateway.demo.setup import BACKEND_NAME, register_backend, runner_joined
 from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
+from gateway.evidence.loop_costs import load_band
 from gateway.policy.model import DRAFTERS
 
 _RECORDS_WITHIN_S = 20.0
@@ -165,9 +166,13 @@ class Session:
             self.console.print(f"The gateway's loop was not timed: {error.message}", markup=False)
 
     def _loop_costs(self) -> dict[str, Costs]:
-        """What the gateway has measured of its loop, by drafter."""
+        """What the gateway has measured of its loop, by drafter, at the demo's load of one request."""
         backend = self.rest.get(f"/admin/v1/backends/{BACKEND_NAME}")
-        return {found["drafter"]: loop_costs(found) for found in backend["calibrations"]}
+        return {
+            found["drafter"]: loop_costs(found)
+            for found in backend["calibrations"]
+            if found["band"] == load_band(1)
+        }
 
     def _complete(self, body: dict[str, Any]) -> Mapping[str, Any]:
         reply: Mapping[str, Any] = self._fetch("/v1/completions", body).json()

@@ -166,7 +166,9 @@ class DataPlane:
         async with until_client_leaves(receive):
             with closing(await self._dispatcher.open(exchange, backends)) as reply:
                 witness = exchange.call_witness(reply, self._limits.copy_bytes)
-                access.ending = await relay(reply, visit.client, witness, request_id=access.request_id)
+                access.ending = await relay(
+                    reply, visit.client, witness, place=exchange.place, request_id=access.request_id
+                )
 
     async def _take_in(self, visit: _Visit, route: Route) -> Exchange:
         access = visit.access

@@ -7,6 +7,7 @@ import re
 import orjson
 
 from gateway.errors import BackendBrokeOff, BackendError
+from gateway.fleet.load import Place
 from gateway.proxy.client import Client
 from gateway.proxy.headers import first, to_client
 from gateway.proxy.upstream import Answer
@@ -22,13 +23,14 @@ _EVENT_ENDS = (b"\n\n", b"\r\r", b"\n\r\n")
 _LINE_ENDS = (b"\n", b"\r")
 
 
-async def relay(reply: Answer, client: Client, witness: Witness, *, request_id: str) -> str:
+async def relay(reply: Answer, client: Client, witness: Witness, *, place: Place, request_id: str) -> str:
     """Copy the answer as it arrives, undecoded.
 
     Args:
         reply: The answer.
         client: Where to.
         witness: Sees every byte, and may hold some back.
+        place: Left once the client has what it waits for: its next request may come before the body's end.
         request_id: Goes out as a header.
 
     Returns:
@@ -43,6 +45,8 @@ async def relay(reply: Answer, client: Client, witness: Witness, *, request_id: 
                 tail = passed if len(passed) > _TAIL else (tail + passed)[-_TAIL:]
                 # Before it is sent: the client may be gone as soon as it has read this.
                 client.satisfied = _DONE.search(tail) is not None
+                if client.satisfied:
+                    place.move(None)
                 await client.write(passed)
     except BackendError as error:
         # Where no event can be added the body stays unended, so the server cuts the connection.

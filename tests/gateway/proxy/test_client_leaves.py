@@ -80,6 +80,19 @@ def test_a_client_that_closes_at_done_has_its_whole_answer(script: Script, endin
     assert answer.complete is (ending == "completed")
 
 
+def test_a_request_is_under_way_until_its_client_has_the_whole_answer() -> None:
+    """Or a client that asks one thing after another would now and then count as two."""
+    with serving(silent_after_done, policy=POLICIES["shadow"]) as (_, gateway):
+        with RawClient(gateway.port) as client:
+            client.send(post(b'{"model":"m1"}'))
+            seen = b""
+            while b"NE]" not in seen:
+                seen += client.read_some()
+            (backend,) = gateway.fleet.backends
+            assert gateway.load.running(backend.name) == 0
+        gateway.records.next_access()
+
+
 def test_a_client_that_leaves_while_it_sends_is_recorded() -> None:
     with serving(Conversation.answer) as (up, gateway):
         with RawClient(gateway.port) as client:
