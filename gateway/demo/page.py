@@ -149,7 +149,7 @@ def _positions(results: Sequence[WorkloadResult], k: int) -> _Section:
         "plain answers told what speculating would do.",
         legend=_series_in(lines.values()),
         plots=[
-            _lines(name, of, name=f"position-{name}", x_label="drafts accepted", xs=places, y_max=1.02)
+            _lines(name, of, name=f"position-{name}", x_label="drafts accepted", xs=places, y_max=1.08)
             for name, of in lines.items()
         ],
         table=_Table(("workload", "", *map(str, places), "accepted / proposed"), rows),
