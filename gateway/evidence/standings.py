@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 
 from gateway.evidence.calibrations import Calibrations, Drafting
 from gateway.evidence.loop_costs import load_band
-from gateway.evidence.worths import PolicyView, Worths
+from gateway.evidence.worths import Worths
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.policy.gate import DRAFT_MODEL
+from gateway.policy.load import PolicyInForce
 from gateway.policy.standing import Pairing, Standing
 
 
@@ -33,7 +34,7 @@ class Standings:
         runners: Callable[[], Iterable[Drafting]],
         calibrations: Calibrations,
         worths: Worths,
-        policy: PolicyView,
+        policy: PolicyInForce,
         pairing: Callable[[str, str], Pairing | None],
     ) -> None:
         self._load = load

@@ -7,13 +7,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Protocol
 
 from gateway.errors import StoreError
 from gateway.evidence.loop_costs import MOST_DRAFTS, Calibration, CostKey, Worth, WorthKey
 from gateway.evidence.multiplier import MINIMUM_SAMPLE
 from gateway.evidence.predict import Replayed, predicted_interval
-from gateway.policy.load import LoadedPolicy
+from gateway.policy.load import PolicyInForce
 from gateway.policy.model import Policy
 from gateway.store.model import ReplayedAnswer
 from gateway.store.stages import StageRows
@@ -30,14 +29,6 @@ REFRESH_S = 10.0
 logger = logging.getLogger(__name__)
 
 
-class PolicyView(Protocol):
-    """Holds the policy in force."""
-
-    @property
-    def current(self) -> LoadedPolicy:
-        """The last good one."""
-
-
 class Worths:
     """Predicted multipliers of the loop, kept fresh.
 
@@ -52,7 +43,7 @@ class Worths:
         self,
         *,
         stages: StageRows,
-        policy: PolicyView,
+        policy: PolicyInForce,
         costs: Callable[[], Mapping[CostKey, Calibration]],
         clock: Callable[[], float],
     ) -> None:

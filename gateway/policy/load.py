@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -35,6 +36,14 @@ class LoadedPolicy:
     revision: str
     source: str
     loaded_at: float
+
+
+class PolicyInForce(Protocol):
+    """Holds the policy in force."""
+
+    @property
+    def current(self) -> LoadedPolicy:
+        """The last good one."""
 
 
 def default_policy(at: float) -> LoadedPolicy:

@@ -15,7 +15,7 @@ from gateway.evidence.multiplier import MultiplierBook
 from gateway.fleet.load import Load
 from gateway.fleet.model import FleetSnapshot
 from gateway.loop.executor import LoopExecutor
-from gateway.policy.load import LoadedPolicy
+from gateway.policy.load import PolicyInForce
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.client import Client
 from gateway.proxy.client_watch import ClientLeft, until_client_leaves
@@ -35,14 +35,6 @@ logger = logging.getLogger(__name__)
 
 CLIENT_LEFT = "client_left"
 _CLIENT_CLOSED_REQUEST = 499
-
-
-class PolicyView(Protocol):
-    """Holds the policy in force."""
-
-    @property
-    def current(self) -> LoadedPolicy:
-        """The last good one."""
 
 
 class RecordSink(StageSink, Protocol):
@@ -102,7 +94,7 @@ class DataPlane:
     def __init__(
         self,
         *,
-        policy: PolicyView,
+        policy: PolicyInForce,
         fleet: Callable[[], FleetSnapshot],
         identify: Callable[[bytes | None], str],
         pool: BackendPool,
