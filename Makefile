@@ -71,7 +71,7 @@ test-vllm: $(VENV)/.models $(VLLM)/.installed
 
 test-fast: $(VENV)/.gateway
 	@echo "==> the tests that need no model and no waiting"
-	@$(PY) -m pytest -n 2 -m 'not model and not slow'
+	@$(PY) -m pytest -n 3 -m 'not model and not slow'
 
 check: $(VENV)/.models
 	@$(PY) -m ruff check .

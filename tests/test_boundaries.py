@@ -47,6 +47,7 @@ def test_imports_point_one_way(package: str) -> None:
         assert ours <= MAY_IMPORT[package], f"{source} imports {sorted(ours - MAY_IMPORT[package])}"
 
 
+@pytest.mark.slow
 def test_no_module_of_the_gateway_or_of_the_probes_loads_torch_transformers_or_openai() -> None:
     modules = [
         module.name

@@ -104,7 +104,7 @@ async def _first_differing(target: Texts, draft: Texts, ids: range) -> int:
 async def _differ(target: Texts, draft: Texts, ids: range) -> bool:
     # In one order, two different splits of the same text would look alike; not in both.
     lists = [list(ids), list(reversed(ids))]
-    theirs, ours = await asyncio.gather(target(lists), draft(lists))
+    theirs, ours = await target(lists), await draft(lists)
     return None in theirs or list(theirs) != list(ours)
 
 

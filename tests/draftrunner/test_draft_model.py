@@ -328,6 +328,7 @@ def similar() -> tuple[Any, Any]:
     return target, drifted(draft, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [40, 150])
 def test_replay_counts_what_a_live_run_counts(similar: tuple[Any, Any], most: int) -> None:
     """Also where the answer outgrows the draft model: its context is that of `DraftModelDrafter`."""

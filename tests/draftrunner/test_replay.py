@@ -160,6 +160,7 @@ scenes = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(scene=scenes)
 @settings(deadline=None, max_examples=300)
 def test_replay_counts_what_a_live_run_counts(scene: Scene) -> None:

@@ -65,6 +65,7 @@ def test_temperature_zero_takes_the_likeliest_token() -> None:
     assert [sampler.choose(row(0.1, 3.0, 2.9), position) for position in range(4)] == [1] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -146,6 +147,7 @@ def test_no_alternatives_are_told_unasked() -> None:
     assert token_logprob(row(*MIXED), token=0, alternatives=0).top == ()
 
 
+@pytest.mark.slow
 def test_what_the_loop_emits_with_drafts_follows_the_targets_own_distribution(
     tiny_checkpoint: Checkpoint,
 ) -> None:

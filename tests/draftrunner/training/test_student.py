@@ -107,6 +107,7 @@ def test_the_student_starts_as_the_targets_first_layers(target: Any, answers: li
     assert len(student.hot_ids) == RECIPE.vocabulary
 
 
+@pytest.mark.slow
 def test_training_brings_the_student_closer_to_its_target(target: Any, answers: list[Answered]) -> None:
     said: list[str] = []
     student = make_student(target, answers, RECIPE)
@@ -133,6 +134,7 @@ def test_training_leaves_the_embeddings_as_the_target_has_them(target: Any, answ
         assert torch.equal(mine.weight, targets.weight)
 
 
+@pytest.mark.slow
 def test_training_twice_makes_the_same_model(target: Any, answers: list[Answered]) -> None:
     students = [make_student(target, answers, RECIPE) for _ in range(2)]
     for student in students:

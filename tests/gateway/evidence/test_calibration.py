@@ -24,6 +24,8 @@ from tests.fakes.loop_runner import Fault, LoopRunner
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.served import served
 
+pytestmark = pytest.mark.slow
+
 NOON = 1_700_000_000.0
 STRATEGIES = ("scored", "fanout")
 

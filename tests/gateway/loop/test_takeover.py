@@ -29,6 +29,7 @@ ASKED: dict[str, dict[str, Any]] = {
 CASES = [("close", asked) for asked in ASKED] + [(how, "stop string") for how in FAULTS if how != "close"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fanout"], indirect=True)
 @pytest.mark.parametrize(("how", "asked"), CASES)
 def test_the_answer_is_plain_decodings_wherever_the_runner_fails(
