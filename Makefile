@@ -69,6 +69,7 @@ test-vllm: $(VENV)/.models $(VLLM)/.installed
 	@echo "==> the tests against a real vLLM"
 	@$(PYTEST) -m 'vllm'
 
+# Three workers for two cores: a third of the time these tests wait for sockets.
 test-fast: $(VENV)/.gateway
 	@echo "==> the tests that need no model and no waiting"
 	@$(PY) -m pytest -n 3 -m 'not model and not slow'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.demo.measure import EXECUTORS, SHORTEST, Way
+from gateway.demo.measure import SHORTEST, Way
 
 _SHORTEST_ANSWER = 18
 _PLAIN = frozenset({Way.OFF, Way.SHADOW})
@@ -43,7 +43,7 @@ class Pace:
 
 FULL = Pace(
     prompts=None,
-    ways=tuple(dict.fromkeys([*SHORTEST, *EXECUTORS.values()])),
+    ways=(*SHORTEST, Way.LOOP),
     curve_prompts=2,
     max_tokens=112,
     calibration_rounds=6,

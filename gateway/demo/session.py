@@ -18,7 +18,7 @@ from gateway.cli.client import CALIBRATION_LIMIT_S, GatewayClient
 from gateway.demo.calibrate import REQUESTS_PER_ROUND, Calibration, Costs, loop_costs
 from gateway.demo.client import Answer, ChatClient
 from gateway.demo.failure import DemoFailed
-from gateway.demo.measure import EXECUTORS, Trial, Way, measure, ways_to_ask, with_ids
+from gateway.demo.measure import Trial, Way, measure, ways_to_ask, with_ids
 from gateway.demo.pace import Pace
 from gateway.demo.prompts import Prompt, calibration_prompt
 from gateway.demo.records import Stage, collect
@@ -62,7 +62,7 @@ class Session:
             k: Draft tokens per step there.
             exact: Whether the backend computes in float32.
         """
-        if EXECUTORS["gateway_loop"] in pace.ways:
+        if Way.LOOP in pace.ways:
             self._calibrate_loop()
         ways = ways_to_ask(prompts, pace.ways, pace.curve_prompts)
         asked = [way for prompt in prompts for way in ways[prompt]]

@@ -70,6 +70,15 @@ class RawClient:
         """Whatever arrives next; nothing once the other side has closed."""
         return self._stream.read1()
 
+    def read_until(self, mark: bytes) -> bytes:
+        """All that arrives up to a piece with `mark`; the other side must not close before it."""
+        seen = b""
+        while mark not in seen:
+            piece = self.read_some()
+            assert piece, f"closed before {mark!r}: {seen!r}"
+            seen += piece
+        return seen
+
     def read_head(self) -> tuple[int, list[tuple[str, str]]]:
         """The next answer's status and headers; informational answers are skipped."""
         while True:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,18 @@ PROMPTS = [Prompt("code", str(number), f"question {number}") for number in range
 
 def always(_: Prompt) -> tuple[Way, ...]:
     return USUAL
+
+
+def order_of(prompts: Sequence[Prompt], *, first: int = 0) -> list[Way]:
+    """The ways in which they are asked, one after another."""
+    asked: list[Way] = []
+
+    def ask(way: Way, prompt: Prompt) -> Answer:
+        asked.append(way)
+        return answer(prompt.name)
+
+    list(measure(prompts, ask, ways=always, first=first))
+    return asked
 
 
 def test_the_first_prompts_of_each_workload_are_asked_with_other_k_too() -> None:
@@ -41,38 +54,18 @@ def test_every_prompt_is_asked_in_every_way_before_the_next_one() -> None:
 
 
 def test_each_way_comes_in_each_place_equally_often() -> None:
-    asked: list[Way] = []
-
-    def ask(way: Way, prompt: Prompt) -> Answer:
-        asked.append(way)
-        return answer(prompt.name)
-
-    list(measure(PROMPTS, ask, ways=always))
+    asked = order_of(PROMPTS)
 
     for place in range(4):
         assert sorted(asked[place::4]) == sorted(USUAL * 2)
 
 
 def test_the_order_goes_on_from_the_prompts_before() -> None:
-    asked: list[Way] = []
-
-    def ask(way: Way, prompt: Prompt) -> Answer:
-        asked.append(way)
-        return answer(prompt.name)
-
-    list(measure(PROMPTS[:1], ask, ways=always, first=1))
-
-    assert asked == [Way.LOOP, Way.PROD, Way.SHADOW, Way.OFF]
+    assert order_of(PROMPTS[:1], first=1) == [Way.LOOP, Way.PROD, Way.SHADOW, Way.OFF]
 
 
 def test_what_follows_a_shadow_answer_and_its_replay_is_as_often_off_as_prod() -> None:
-    asked: list[Way] = []
-
-    def ask(way: Way, prompt: Prompt) -> Answer:
-        asked.append(way)
-        return answer(prompt.name)
-
-    list(measure(PROMPTS, ask, ways=always))
+    asked = order_of(PROMPTS)
 
     followers = [after for before, after in pairwise(asked) if before is Way.SHADOW]
     assert followers.count(Way.OFF) == followers.count(Way.PROD) > 0

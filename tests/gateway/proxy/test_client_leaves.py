@@ -72,9 +72,7 @@ def test_a_client_that_closes_at_done_has_its_whole_answer(script: Script, endin
     with serving(script, policy=POLICIES["shadow"]) as (_, gateway):
         with RawClient(gateway.port) as client:
             client.send(post(b'{"model":"m1"}'))
-            seen = b""
-            while b"NE]" not in seen:
-                seen += client.read_some()
+            client.read_until(b"NE]")
         assert gateway.records.next_access().ending == ending
         (answer,) = gateway.records.offered
     assert answer.complete is (ending == "completed")
@@ -85,9 +83,7 @@ def test_a_request_is_under_way_until_its_client_has_the_whole_answer() -> None:
     with serving(silent_after_done, policy=POLICIES["shadow"]) as (_, gateway):
         with RawClient(gateway.port) as client:
             client.send(post(b'{"model":"m1"}'))
-            seen = b""
-            while b"NE]" not in seen:
-                seen += client.read_some()
+            client.read_until(b"NE]")
             (backend,) = gateway.fleet.backends
             assert gateway.load.running(backend.name) == 0
         gateway.records.next_access()

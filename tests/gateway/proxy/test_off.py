@@ -133,9 +133,7 @@ def test_a_compressed_stream_arrives_event_by_event() -> None:
     with serving(script) as (_, gateway), RawClient(gateway.port) as client:
         client.send(post(b'{"model":"m1","stream":true}', "Accept-Encoding: gzip"))
         _, headers = client.read_head()
-        got = b""
-        while first not in got:
-            got += client.read_some()
+        client.read_until(first)
         read_first.set()
     assert ("content-encoding", "gzip") in headers
 
