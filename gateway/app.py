@@ -19,11 +19,13 @@ import httpx
 from gateway.background import keep_running
 from gateway.control.app import create_control_app
 from gateway.errors import StoreError
+from gateway.evidence.block_keeper import BlockKeeper
 from gateway.evidence.calibration import CostMeter
 from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
+from gateway.fleet.engine_watch import EngineWatch
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
@@ -113,6 +115,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         closing.push_async_callback(store.close)
         resolver = aiohttp.ThreadedResolver()
 
+        owner = secrets.token_hex(8)
         health_session = await closing.enter_async_context(checked_session(resolver))
         registry = Registry(
             store=store,
@@ -123,7 +126,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                 clock=time.time,
             ),
             clock=time.time,
-            owner=secrets.token_hex(8),
+            owner=owner,
         )
         keys = KeyRing(store=store, clock=time.time, anonymous_allowed=settings.loopback)
         runners = Runners(store=store, clock=time.time)
@@ -183,6 +186,20 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.monotonic,
         )
         load = Load()
+        block_keeper = BlockKeeper(
+            store=store,
+            owner=owner,
+            on_drop=lambda blocks: metrics.dropped("engine_blocks", blocks),
+            clock=time.time,
+        )
+        engine_watch = EngineWatch(
+            session=health_session,
+            fleet=registry.snapshot,
+            load=load,
+            block_lengths=lambda: policy.current.policy.block_lengths,
+            keep=block_keeper.put,
+            clock=time.time,
+        )
         loop_runners = LoopRunners(session=loop_session, runners=runners.live, token=runner_token)
         calibrations = Calibrations(
             store=store,
@@ -245,6 +262,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
         retention = Retention(
             stages=store.stages,
+            blocks=store.engine_blocks,
             days=settings.retention_days,
             rows=settings.retention_rows,
             clock=time.time,
@@ -264,6 +282,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "policy": lambda: policy.run(_POLICY_POLL_S),
                     "store writer": writer.run,
                     "retention": retention.run,
+                    "engine loads": engine_watch.run,
+                    "engine blocks": block_keeper.run,
                     "shadow": feed.run,
                     "pairings": pairings.run,
                 }

@@ -23,6 +23,7 @@ class Capability(StrEnum):
     SCORED = "scored"
     INDEPENDENT_DRAWS = "independent_draws"
     NEUTRAL_DEFAULTS = "neutral_defaults"
+    LOAD_GAUGE = "load_gauge"
 
 
 class Support(StrEnum):

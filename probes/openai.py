@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from probes.in_engine import IN_ENGINE
+from probes.load_gauge import LOAD_GAUGE
 from probes.model import Capability, Finding
 from probes.question import MESSAGES, TEXT, Question, Target, no, unknown, without_success, yes
 from probes.sampling import INDEPENDENT_DRAWS, NEUTRAL_DEFAULTS
@@ -213,6 +214,7 @@ SUITE = (
     SCORED,
     INDEPENDENT_DRAWS,
     NEUTRAL_DEFAULTS,
+    LOAD_GAUGE,
 )
 
 

@@ -65,7 +65,7 @@ def create_control_app(
     app.include_router(operation_routes(readiness, metrics))
     app.include_router(backend_routes(registry, calibrations, admins))
     app.include_router(policy_routes(policy, registry.snapshot, standings.of_next, clock, admins))
-    app.include_router(stage_routes(store.stages, admins))
+    app.include_router(stage_routes(store, admins))
     app.include_router(key_routes(keys, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))
     return app

@@ -11,12 +11,12 @@ from gateway.control.requests import StagesWanted, query_of, takes_query
 from gateway.control.summary import summary_of
 from gateway.control.views import StagesView
 from gateway.store.model import StageQuery
-from gateway.store.stages import StageRows
+from gateway.store.store import Store
 
 StagesQuery = Annotated[StagesWanted, Depends(query_of(StagesWanted))]
 
 
-def stage_routes(stages: StageRows, guards: list[Dependency]) -> APIRouter:
+def stage_routes(store: Store, guards: list[Dependency]) -> APIRouter:
     """Show stage records and their summary."""
     routes = APIRouter(prefix="/admin/v1", tags=["stages"], dependencies=guards)
 
@@ -24,11 +24,11 @@ def stage_routes(stages: StageRows, guards: list[Dependency]) -> APIRouter:
     async def list_stages(query: StagesQuery) -> StagesView:
         """Stage records of shadow and prod requests, newest first."""
         wanted = StageQuery(**query.model_dump(mode="json"))
-        return StagesView(stages=await stages.find(wanted))
+        return StagesView(stages=await store.stages.find(wanted))
 
     @routes.get("/summary")
     async def show_summary() -> dict[str, Any]:
         """What the stage records add up to, by everything that a number may be compared by."""
-        return await summary_of(stages)
+        return await summary_of(store)
 
     return routes

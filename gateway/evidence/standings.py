@@ -48,6 +48,7 @@ class Standings:
         """As things are now, for a request for `model` that is one of `running` at `backend`."""
         return Standing(
             running=running,
+            load_source=self._load.source(backend),
             drafters=frozenset(drafter for runner in self._runners() for drafter in runner.drafters),
             costs=self._calibrations.known(),
             worths=self._worths.known(),

@@ -55,3 +55,12 @@ def read_credential(backend: str, reference: str) -> str:
             "Set that environment variable or file where the gateway runs."
         )
     return key
+
+
+def auth_headers(backend: str, reference: str | None) -> dict[str, str]:
+    """The headers that a backend's own key travels in; none without a reference.
+
+    Raises:
+        CredentialMissing: Names the reference, never what it holds.
+    """
+    return {} if reference is None else {"authorization": f"Bearer {read_credential(backend, reference)}"}

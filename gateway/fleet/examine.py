@@ -11,7 +11,7 @@ from typing import Protocol
 import httpx
 
 from gateway.errors import CredentialMissing
-from gateway.fleet.credentials import read_credential
+from gateway.fleet.credentials import auth_headers
 from gateway.fleet.health import Health, HealthCheck
 from gateway.fleet.model import Backend, BackendState, EngineKind
 from probes.model import Capability, Finding, Support
@@ -73,7 +73,7 @@ class Examiner:
     async def look(self, backend: Backend) -> Health:
         """Whether the backend is there, and which models it lists."""
         try:
-            return await self._check_health(backend.url, _auth_headers(backend))
+            return await self._check_health(backend.url, auth_headers(backend.name, backend.credential))
         except CredentialMissing as error:
             return Health(alive=False, reason=str(error))
 
@@ -97,16 +97,10 @@ class Examiner:
             return await self._probe(
                 backend.url,
                 kind=PROBED_AS[backend.declared_kind],
-                headers=_auth_headers(backend),
+                headers=auth_headers(backend.name, backend.credential),
                 time_limit_s=PROBE_TIME_LIMIT_S,
                 transport=self._transport(),
             )
-
-
-def _auth_headers(backend: Backend) -> dict[str, str]:
-    if backend.credential is None:
-        return {}
-    return {"authorization": f"Bearer {read_credential(backend.name, backend.credential)}"}
 
 
 def _down(backend: Backend, reason: str, at: float) -> Backend:

@@ -1,46 +1,121 @@
-"""How many requests each backend is serving, as far as this process knows."""
+"""How many requests each backend is serving: this process's own, and what its engine says of others."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+FRESH_S = 5.0
+"""What an engine said longer ago says nothing about now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What an engine computed for others than this process, at the latest look and at the one before."""
+
+    latest: int
+    before: int
+    at: float
+
+    @property
+    def others(self) -> int:
+        # An engine may count a request for a moment after its answer has ended here.
+        return min(self.latest, self.before)
 
 
 class Load:
-    """Requests under way, by backend; one that the gateway's loop drives is one, however many its calls."""
+    """Requests under way, by backend; one that the gateway's loop drives is one, however many its calls.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._running: Counter[str] = Counter()
+        self._sequences: Counter[str] = Counter()
+        self._heard: dict[str, _Heard] = {}
 
     def running(self, backend: str) -> int:
-        """Requests that `backend` is serving."""
-        return self._running[backend]
+        """Requests that `backend` is serving: ours, and what its engine is known to compute for others."""
+        heard = self._fresh(backend)
+        return self._running[backend] + (heard.others if heard else 0)
+
+    def source(self, backend: str) -> str:
+        """Who says what is running: `engine` where its gauge is known, else `gateway`."""
+        return "engine" if self._fresh(backend) else "gateway"
+
+    def sequences(self, backend: str) -> int:
+        """Sequences that `backend` computes for this process at most; an engine counts those."""
+        return self._sequences[backend]
+
+    def hear(self, backend: str, others: int) -> None:
+        """Its engine was just computing so many sequences that are not ours."""
+        known = self._fresh(backend)
+        self._heard[backend] = _Heard(others, known.latest if known else others, self._clock())
+
+    @contextmanager
+    def beside(self, backend: str, sequences: int) -> Iterator[None]:
+        """While entered, the engine computes so many sequences that are ours and no client's request."""
+        _count(self._sequences, backend, sequences)
+        try:
+            yield
+        finally:
+            _count(self._sequences, backend, -sequences)
 
     def place(self) -> Place:
         """A place for one request, which is nowhere yet."""
-        return Place(self._running)
+        return Place(self)
+
+    def come(self, backend: str, sequences: int) -> None:
+        """A request has come to `backend`."""
+        _count(self._running, backend, 1)
+        _count(self._sequences, backend, sequences)
+
+    def leave(self, backend: str, sequences: int) -> None:
+        """A request that had come has ended."""
+        _count(self._running, backend, -1)
+        _count(self._sequences, backend, -sequences)
+
+    def _fresh(self, backend: str) -> _Heard | None:
+        heard = self._heard.get(backend)
+        return heard if heard and self._clock() - heard.at < FRESH_S else None
 
 
 class Place:
     """Where one request is being served. Made by `Load.place`.
 
     Args:
-        running: The counts that it is part of.
+        load: The counts that it is part of.
     """
 
-    def __init__(self, running: Counter[str]) -> None:
-        self._running = running
+    def __init__(self, load: Load) -> None:
+        self._load = load
         self._backend: str | None = None
+        self._sequences = 0
 
     def among(self, backend: str) -> int:
         """How many requests `backend` would be serving, with this one."""
-        return self._running[backend] + (self._backend != backend)
+        return self._load.running(backend) + (self._backend != backend)
 
-    def move(self, backend: str | None) -> None:
-        """It is served by `backend` from now on; None when it has ended."""
+    def move(self, backend: str | None, *, sequences: int = 1) -> None:
+        """It is served by `backend` from now on; None when it has ended.
+
+        Args:
+            backend: Where.
+            sequences: How many sequences it may have the engine compute at once.
+        """
         if self._backend is not None:
-            self._running[self._backend] -= 1
-            if not self._running[self._backend]:
-                del self._running[self._backend]
+            self._load.leave(self._backend, self._sequences)
         if backend is not None:
-            self._running[backend] += 1
-        self._backend = backend
+            self._load.come(backend, sequences)
+        self._backend, self._sequences = backend, sequences
+
+
+def _count(counts: Counter[str], backend: str, by: int) -> None:
+    counts[backend] += by
+    if not counts[backend]:
+        del counts[backend]

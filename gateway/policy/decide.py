@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.fleet.model import Backend
 from gateway.policy.allowed import why_bypassed
+from gateway.policy.blocks import in_control_block
+from gateway.policy.draws import draw
 from gateway.policy.gate import LoopCase, Obstacle, why_not_driven
 from gateway.policy.model import Action, Control, Decision, Facts, Mode, Policy, Rule
 from gateway.policy.standing import Standing
@@ -51,11 +52,6 @@ def decide(
         else:
             return _apply(_Case(rule, facts, backend, at, standing), trail)
     return _apply(_Case(policy.fallback, facts, backend, at, standing), trail)
-
-
-def in_control_block(backend_name: str, model: str, at: float, control: Control) -> bool:
-    """Whether the randomised block that holds `at` serves this backend and model plainly."""
-    return _draw("control", backend_name, model, str(int(at // control.block))) < control.fraction
 
 
 def drafter_for(draft: str) -> str | None:
@@ -102,6 +98,7 @@ def _apply(case: _Case, trail: list[str]) -> Decision:
         executor=verdict.way.executor if verdict.way else None,
         strategy=verdict.way.strategy if verdict.way else None,
         k=rule.k if drafter else None,
+        control=rule.prod.control if verdict.way else None,
         max_tokens_per_minute=_budget(rule),
         compare=_compared(rule, drafter),
         trail=(*trail, line),
@@ -127,7 +124,7 @@ def _shadow(case: _Case) -> _Verdict:
     rule = case.rule
     if drafter_for(rule.draft) is None:
         return _Verdict(Action.SKIP, "no_drafter", "the rule says `draft: none`")
-    if _draw("sample", rule.name, case.facts.request_id) >= rule.shadow.sample:
+    if draw("sample", rule.name, case.facts.request_id) >= rule.shadow.sample:
         return _Verdict(Action.SKIP, "not_sampled", f"sample is {rule.shadow.sample:g}")
     return _Verdict(Action.WOULD_SPECULATE)
 
@@ -142,10 +139,20 @@ def _prod(case: _Case) -> _Verdict:
     if obstacle := _obstacle(case, way, "; ".join(filter(None, why_not.values()))):
         return _Verdict(Action.BYPASS, obstacle.reason, obstacle.why)
     control = case.rule.prod.control
-    if in_control_block(case.backend.name, case.facts.model, case.at, control):
-        why = f"a block of {control.block:g} s served plainly, for comparison"
-        return _Verdict(Action.CONTROL, "control_block", why, way)
+    if why := _why_control(case, control):
+        return _Verdict(Action.CONTROL, why.reason, why.why, way)
     return _Verdict(Action.SPECULATE, way=way)
+
+
+def _why_control(case: _Case, control: Control) -> Obstacle | None:
+    """Why a request that could be speculated is served plainly, for comparison; None when it is not."""
+    if control.replica is not None:
+        if case.backend.name != control.replica:
+            return None
+        return Obstacle("control_replica", "this backend is the rule's control, served plainly")
+    if not in_control_block(case.backend.name, case.facts.model, case.at, control):
+        return None
+    return Obstacle("control_block", f"a block of {control.block:g} s served plainly, for comparison")
 
 
 def _obstacle(case: _Case, way: Way, why_no_way: str) -> Obstacle | None:
@@ -157,7 +164,7 @@ def _obstacle(case: _Case, way: Way, why_no_way: str) -> Obstacle | None:
     drafter = drafter_for(rule.draft)
     if drafter is None:
         return Obstacle("no_drafter", "the rule says `draft: none`")
-    if _draw("share", rule.name, case.facts.request_id) >= rule.prod.share:
+    if draw("share", rule.name, case.facts.request_id) >= rule.prod.share:
         return Obstacle("outside_share", f"share is {rule.prod.share:g}")
     if way.why_not(backend, drafter):
         return Obstacle("no_executor", why_no_way)
@@ -182,9 +189,3 @@ _MODES: Mapping[Mode, Callable[[_Case], _Verdict]] = {
     Mode.SHADOW: _shadow,
     Mode.PROD: _prod,
 }
-
-
-def _draw(*words: str) -> float:
-    """A number in [0, 1) that these words always give; the first keeps draws for different purposes apart."""
-    digest = hashlib.blake2b("\0".join(words).encode(errors="surrogatepass"), digest_size=8).digest()
-    return (int.from_bytes(digest) >> 11) / 2**53

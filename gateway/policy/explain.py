@@ -44,5 +44,7 @@ def facts_from(given: object) -> Facts:
 def as_json(decision: Decision) -> dict[str, Any]:
     """A decision as JSON values: `decision` without its trail, and `trail`."""
     values = asdict(decision)
+    if decision.control is not None:
+        values["control"] = decision.control.model_dump(mode="json")
     trail = list(values.pop("trail"))
     return {"decision": values, "trail": trail}

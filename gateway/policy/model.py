@@ -96,6 +96,12 @@ def _one_or_many(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
+def _not_left_empty(value: object) -> object:
+    if value is None:
+        raise PydanticCustomError("left_empty", "a value, or the key left out")
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 OneOrMany = Annotated[
     tuple[Text, ...],
@@ -155,11 +161,9 @@ class Match(_Strict):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _not_left_empty(cls, value: object) -> object:
+    def _stated(cls, value: object) -> object:
         # A condition whose value was forgotten must not come to hold for every request.
-        if value is None:
-            raise PydanticCustomError("left_empty", "a value, or the key left out")
-        return value
+        return _not_left_empty(value)
 
     def why_not(self, facts: Facts) -> str | None:
         """The first condition that does not hold, in words; None when all hold."""
@@ -210,10 +214,23 @@ class Shadow(_Strict):
 
 
 class Control(_Strict):
-    """Randomised blocks in which every prod-eligible request is served plainly."""
+    """What speculated requests are compared with.
+
+    Attributes:
+        block: Length of the blocks of time in which all prod-eligible requests are served the same way.
+        fraction: How many of the blocks are served plainly.
+        replica: A backend that serves every prod-eligible request plainly, instead of some blocks of each;
+            for a second server of the same model, machine, version and flags.
+    """
 
     block: Seconds = 60.0
     fraction: Annotated[Number, Field(ge=0, le=0.5)] = 0.1
+    replica: Text | SkipJsonSchema[None] = None
+
+    @field_validator("replica", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        return _not_left_empty(value)
 
 
 class Prod(_Strict):
@@ -305,6 +322,11 @@ class Policy(_Strict):
         """The rules that speculate, `fallback` among them if it does."""
         return tuple(rule for rule in (*self.rules, self.fallback) if rule.mode is Mode.PROD)
 
+    @cached_property
+    def block_lengths(self) -> frozenset[float]:
+        """Lengths of the blocks that control is randomised by, in seconds."""
+        return frozenset(rule.prod.control.block for rule in self.prod_rules)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -319,6 +341,7 @@ class Decision:
         strategy: How the target is made to verify, for the executor that drives it from outside.
         detail: The reason as a sentence, with its numbers; None without a reason.
         k: Draft tokens per step.
+        control: What its speed is compared with; set for speculate and control.
         compare: Further drafters that a shadow answer is replayed for.
         trail: One line per rule considered, in order.
     """
@@ -332,6 +355,7 @@ class Decision:
     strategy: str | None = None
     detail: str | None = None
     k: int | None = None
+    control: Control | None = None
     max_tokens_per_minute: int | None = None
     compare: tuple[str, ...] = ()
     trail: tuple[str, ...] = ()

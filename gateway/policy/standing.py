@@ -27,6 +27,7 @@ class Standing:
 
     Attributes:
         running: Requests under way at the backend, the one to be decided included.
+        load_source: Who says so: `engine` if its running gauge is in it, else `gateway`.
         drafters: What live draft runners have announced.
         costs: Calibrations of steps, expired ones perhaps among them.
         worths: Predicted multipliers, from shadow answers.
@@ -35,6 +36,7 @@ class Standing:
     """
 
     running: int = 1
+    load_source: str = "gateway"
     drafters: frozenset[str] = frozenset()
     costs: Mapping[CostKey, Calibration] = field(default_factory=dict)
     worths: Mapping[WorthKey, Worth] = field(default_factory=dict)

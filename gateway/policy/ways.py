@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from gateway.fleet.model import Backend
 from probes.model import Capability, Support
 
+FANOUT = "fanout"
+"""The strategy that has a target answer several prompts at once, one for each draft and one more."""
+
 _BY_IDS = (
     Capability.STREAMING,
     Capability.TOKEN_ID_PROMPTS,
@@ -52,7 +55,7 @@ class Way:
 WAYS: Sequence[Way] = (
     Way(executor="in_engine", needs=(Capability.IN_ENGINE,)),
     Way(executor="gateway_loop", strategy="scored", needs=(*_BY_IDS, Capability.SCORED)),
-    Way(executor="gateway_loop", strategy="fanout", needs=(*_BY_IDS, Capability.PROMPT_LISTS)),
+    Way(executor="gateway_loop", strategy=FANOUT, needs=(*_BY_IDS, Capability.PROMPT_LISTS)),
 )
 
 EXECUTORS: tuple[str, ...] = tuple(dict.fromkeys(way.executor for way in WAYS))

@@ -117,10 +117,11 @@ class Dispatcher:
     def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
         facts = exchange.request.facts
         standing = self._standings.at(backend.name, facts.model, exchange.place.among(backend.name))
-        decision = decide(exchange.policy.policy, facts, backend, self._now(), standing)
+        at = self._now()
+        decision = decide(exchange.policy.policy, facts, backend, at, standing)
         if decision.reason == NOT_CALIBRATED and decision.drafter:
             self._standings.want_calibration(backend, facts.model, decision.drafter, standing.running)
-        return exchange.plan(decision, backend, standing)
+        return exchange.plan(decision, backend, standing, at)
 
     async def _ask(self, exchange: Exchange, attempt: Attempt, *, fresh: bool) -> Answer:
         if exchange.access.overhead_s is None:
@@ -144,7 +145,8 @@ class Dispatcher:
     async def _ask_plainly(self, exchange: Exchange, tried: Attempt, why: GoPlain) -> Answer:
         """The answer to the client's own request, after speculation came to nothing."""
         exchange.access.retries += 1
-        plain = exchange.plan(_bypass(tried.decision, why.reason, why), tried.backend, tried.standing)
+        decision = _bypass(tried.decision, why.reason, why)
+        plain = exchange.plan(decision, tried.backend, tried.standing, tried.decided_at)
         plain.reply = await self._pool.open(plain.backend, _call(exchange, plain), fresh=True)
         if plain.reply.status >= 400:
             # So it was not our doing: the client's request is at fault, or the backend.
@@ -184,6 +186,7 @@ def _bypass(decision: Decision, reason: str, why: GoPlain) -> Decision:
         reason=str(reason),
         executor=None,
         strategy=None,
+        control=None,
         detail=str(why),
         trail=(*decision.trail, line),
     )

@@ -9,8 +9,9 @@ from gateway.fleet.load import Place
 from gateway.fleet.model import Backend
 from gateway.loop.answer import LoopAnswer
 from gateway.policy.load import LoadedPolicy
-from gateway.policy.model import Decision
+from gateway.policy.model import Action, Decision
 from gateway.policy.standing import Standing
+from gateway.policy.ways import FANOUT
 from gateway.proxy.dialects import DIALECTS, Spelling
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import Answer
@@ -24,12 +25,14 @@ class Attempt:
 
     Attributes:
         standing: What the decision looked at besides findings.
+        decided_at: Unix time of the decision.
         reply: None while there is no answer.
     """
 
     backend: Backend
     decision: Decision
     standing: Standing
+    decided_at: float
     spelling: Spelling
     reply: Answer | None = None
 
@@ -54,13 +57,14 @@ class Exchange:
     attempt: Attempt | None = None
     witness: Witness = field(default_factory=Bystander)
 
-    def plan(self, decision: Decision, backend: Backend, standing: Standing) -> Attempt:
+    def plan(self, decision: Decision, backend: Backend, standing: Standing, at: float) -> Attempt:
         """Make the next attempt: the decision, spelled in the backend's dialect."""
-        self.place.move(backend.name)
+        self.place.move(backend.name, sequences=_sequences(decision))
         self.attempt = Attempt(
             backend=backend,
             decision=decision,
             standing=standing,
+            decided_at=at,
             spelling=DIALECTS[backend.kind](self.request, decision),
         )
         self.access.backend = backend.name
@@ -83,3 +87,9 @@ class Exchange:
                 timer=self.since_read,
             )
         return self.witness
+
+
+def _sequences(decision: Decision) -> int:
+    """How many prompts of one request the backend may be answering at once."""
+    fans_out = decision.strategy == FANOUT and decision.action is Action.SPECULATE
+    return 1 + (decision.k or 0) if fans_out else 1

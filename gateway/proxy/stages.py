@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.evidence.engine_metrics import EngineNumbers, read_engine_metrics
+from gateway.evidence.loop_costs import load_band
 from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook, temperature_band
 from gateway.loop.counts import LoopCounts
 from gateway.loop.executor import NAME as GATEWAY_LOOP
-from gateway.policy.decide import decide
-from gateway.policy.model import Action, Mode
+from gateway.policy.blocks import SPANS_A_SWITCH, Block, block_at, spans_a_switch
+from gateway.policy.model import Action, Control, Mode
 from gateway.proxy.exchange import Attempt, Exchange
 from gateway.proxy.relay import COMPLETED
 from gateway.proxy.witness import BodyMeter, StreamMeter, Tee
@@ -65,9 +66,9 @@ class Stages:
 
     def _prod_record(self, exchange: Exchange, attempt: Attempt) -> StageRecord:
         facts, decision = exchange.request.facts, attempt.decision
-        arm = _ARMS.get(decision.action)
-        measured = _measure(exchange, attempt) if arm else _Measured(why_not=decision.reason)
-        multiplier, why_no_multiplier = self._multiplier(exchange, attempt, arm, measured)
+        compared = _Compared.of(attempt)
+        measured = _measure(exchange, attempt) if compared else _Measured(why_not=decision.reason)
+        multiplier, why_no_multiplier = self._multiplier(exchange, attempt, compared, measured)
         numbers = measured.numbers
         return StageRecord(
             request_id=facts.request_id,
@@ -100,7 +101,14 @@ class Stages:
             tokens_per_second=numbers.tokens_per_second,
             multiplier=multiplier,
             multiplier_reason=why_no_multiplier,
-            control_kind="switchback" if arm else None,
+            control_kind=compared.kind if compared else None,
+            control_backend=compared.backend if compared else None,
+            block_at=compared.block.at if compared else None,
+            block_seconds=compared.block.seconds if compared else None,
+            first_byte_seconds=exchange.access.first_byte_s if facts.stream else None,
+            total_seconds=exchange.access.duration_s,
+            running=attempt.standing.running,
+            load_source=attempt.standing.load_source,
             temperature=facts.temperature,
             looping=measured.looping,
             policy_revision=exchange.policy.revision,
@@ -108,26 +116,62 @@ class Stages:
         )
 
     def _multiplier(
-        self, exchange: Exchange, attempt: Attempt, arm: Arm | None, measured: _Measured
+        self, exchange: Exchange, attempt: Attempt, compared: _Compared | None, measured: _Measured
     ) -> tuple[float | None, str | None]:
         """The bucket's multiplier with this request in it, or why there is none."""
         numbers = measured.numbers
-        if arm is None or measured.why_not:
+        if compared is None or measured.why_not:
             return None, measured.why_not
-        if self._spans_a_switch(exchange, attempt):
-            return None, "spans_a_switch"
-        bucket = _bucket(exchange, attempt)
+        if compared.spans_a_switch(exchange, attempt, until=self._now()):
+            return None, SPANS_A_SWITCH
+        bucket = _bucket(exchange, attempt, compared)
         timed = numbers.tokens_per_second is not None
         if timed and numbers.decode_tokens is not None and numbers.decode_seconds is not None:
-            self._book.observe(bucket, arm, numbers.decode_tokens, numbers.decode_seconds)
+            self._book.observe(
+                bucket, compared.arm, compared.block, numbers.decode_tokens, numbers.decode_seconds
+            )
         estimate = self._book.estimate(bucket)
         return estimate.value, estimate.reason
 
-    def _spans_a_switch(self, exchange: Exchange, attempt: Attempt) -> bool:
-        """Whether the backend has gone from speculating to control, or back, since the request began."""
-        policy, facts = exchange.policy.policy, exchange.request.facts
-        today = decide(policy, facts, attempt.backend, self._now(), attempt.standing)
-        return today.action is not attempt.decision.action
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """How a request takes part in a comparison.
+
+    Attributes:
+        kind: How the two arms are kept apart.
+        backend: Whose plain answers are the control.
+    """
+
+    arm: Arm
+    kind: str
+    backend: str
+    block: Block
+    control: Control
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> _Compared | None:
+        """None for a request that is in no arm."""
+        arm, control = _ARMS.get(attempt.decision.action), attempt.decision.control
+        if arm is None or control is None:
+            return None
+        return cls(
+            arm=arm,
+            kind="switchback" if control.replica is None else "replica",
+            backend=control.replica or attempt.backend.name,
+            block=block_at(attempt.decided_at, control),
+            control=control,
+        )
+
+    def spans_a_switch(self, exchange: Exchange, attempt: Attempt, *, until: float) -> bool:
+        """Whether the other arm was served between the request's decision and its end."""
+        return self.control.replica is None and spans_a_switch(
+            attempt.backend.name,
+            exchange.request.facts.model,
+            attempt.decided_at,
+            until,
+            self.control,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,16 +246,18 @@ def _failure(exchange: Exchange, attempt: Attempt) -> str | None:
     return "backend_error" if attempt.reply is None or attempt.reply.status >= 400 else None
 
 
-def _bucket(exchange: Exchange, attempt: Attempt) -> Bucket:
+def _bucket(exchange: Exchange, attempt: Attempt, compared: _Compared) -> Bucket:
     facts, decision = exchange.request.facts, attempt.decision
     return Bucket(
         model=facts.model,
         backend=attempt.backend.name,
+        control_backend=compared.backend,
         executor=decision.executor or "",
         drafter=decision.drafter or "",
         k=decision.k or 0,
         workload=str(facts.workload),
         temperature_band=temperature_band(facts.temperature),
+        load_band=load_band(attempt.standing.running),
     )
 
 

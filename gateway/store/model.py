@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.policy.blocks import Block
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
@@ -80,6 +82,8 @@ class StageGroup:
 
     Attributes:
         temperature_band: As `gateway.evidence.multiplier.temperature_band` names it.
+        load_band: As `gateway.evidence.loop_costs.load_band` names it; None in shadow.
+        control_backend: Whose plain answers are the control; None where nothing is compared.
         n: Records in the group.
         looping: Those of them whose answers loop. They are in no sum.
         draft_tokens: Sum over the records that have it; None when none has. So are the other sums.
@@ -96,12 +100,36 @@ class StageGroup:
     action: str
     k: int | None
     temperature_band: str
+    load_band: str | None
+    control_backend: str | None
     n: int
     looping: int
     draft_tokens: int | None
     accepted_tokens: int | None
     timed_tokens: int | None
     timed_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmBlock:
+    """The answers of one arm in one block whose speeds may be compared, added up.
+
+    Attributes:
+        tokens: Decoded in `seconds`.
+        streamed: Answers that were streamed.
+        first_byte_seconds: From a request's arrival to the first byte of its answer, over the streamed ones.
+        answer_tokens: Generated in all.
+        total_seconds: From a request's arrival to its answer's end.
+    """
+
+    block: Block
+    answers: int
+    tokens: float
+    seconds: float
+    streamed: int
+    first_byte_seconds: float
+    answer_tokens: int
+    total_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,20 @@ class DeletableStages(Protocol):
         ...
 
 
+class DeletableBlocks(Protocol):
+    """What retention needs of `EngineBlockRows`."""
+
+    async def delete_before(self, at: float, *, most: int) -> int:
+        """Delete up to `most` of those that began before a Unix time; how many went."""
+        ...
+
+
 class Retention:
     """Deletes stage records older than some days, and the oldest beyond a number of rows.
 
     Args:
         stages: Where to delete.
+        blocks: Where to delete what is as old: it is only of use beside records.
         days: Records older than this go.
         rows: Records beyond this many go, oldest first.
         clock: Unix time.
@@ -41,12 +50,14 @@ class Retention:
         self,
         *,
         stages: DeletableStages,
+        blocks: DeletableBlocks,
         days: float,
         rows: int,
         clock: Callable[[], float],
         batch_rows: int = 2000,
     ) -> None:
         self._stages = stages
+        self._blocks = blocks
         self._days = days
         self._rows = rows
         self._clock = clock
@@ -74,6 +85,7 @@ class Retention:
         """
         oldest = self._clock() - self._days * _DAY_S
         aged = await self._repeat(lambda: self._stages.delete_before(oldest, most=self._batch_rows))
+        await self._repeat(lambda: self._blocks.delete_before(oldest, most=self._batch_rows))
         surplus = await self._repeat(lambda: self._stages.delete_beyond(self._rows, most=self._batch_rows))
         return aged + surplus
 

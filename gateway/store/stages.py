@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 
-from gateway.evidence.multiplier import Speed, temperature_band
+from gateway.evidence.loop_costs import load_band
+from gateway.evidence.multiplier import temperature_band
+from gateway.loop.errors import WhyPlain
+from gateway.policy.blocks import SPANS_A_SWITCH, Block
 from gateway.store.curves import COUNTED, Curve, curve_of, summed_curves
 from gateway.store.database import Database, unbroken
-from gateway.store.model import ReasonCount, ReplayedAnswer, StageGroup, StageQuery
+from gateway.store.model import ArmBlock, ReasonCount, ReplayedAnswer, StageGroup, StageQuery
 from gateway.store.tables import stage_records
 from gateway.telemetry.record import StageRecord
 
 MAX_GROUPS = 500
 
-_SPANS_A_SWITCH = "spans_a_switch"
+_OF_SPECULATION = (None, WhyPlain.SLOWER_THAN_PLAIN)
+"""Reasons of a speculated answer whose speed is what speculation came to. Giving up because it is slow is a
+part of it, or only what went well would count; a lost draft runner is not."""
 
 _GROUPED_BY = (
     stage_records.c.model,
@@ -29,6 +34,8 @@ _GROUPED_BY = (
     stage_records.c.action,
     stage_records.c.k,
     stage_records.c.temperature_band,
+    stage_records.c.load_band,
+    stage_records.c.control_backend,
 )
 _SUMMED = (
     stage_records.c.draft_tokens,
@@ -39,7 +46,8 @@ _SUMMED = (
 
 _COPIED = (
     *("at", "request_id", "mode", "action", "reason", "model", "backend", "workload", "drafter", "executor"),
-    *("k", "draft_tokens", "accepted_tokens", "looping", "k_curve", "compared"),
+    *("k", "draft_tokens", "accepted_tokens", "looping", "k_curve", "compared", "control_backend"),
+    *("block_at", "block_seconds", "first_byte_seconds", "total_seconds", "completion_tokens"),
 )
 
 _LONG = ("k_curve", "compared")
@@ -63,6 +71,7 @@ def row_of(record: StageRecord) -> Row:
     payload = orjson.loads(orjson.dumps(record))
     row: Row = {name: payload[name] for name in _COPIED}
     row["temperature_band"] = temperature_band(record.temperature)
+    row["load_band"] = None if record.running is None else load_band(record.running)
     if _speed_counts(record):
         row |= {"timed_tokens": record.decode_tokens, "timed_seconds": record.decode_seconds}
     else:
@@ -74,9 +83,9 @@ def row_of(record: StageRecord) -> Row:
 
 def _speed_counts(record: StageRecord) -> bool:
     """Whether a speed may enter a multiplier: measured, of one arm only, and of what was asked for."""
-    if record.tokens_per_second is None or record.multiplier_reason == _SPANS_A_SWITCH:
+    if record.tokens_per_second is None or record.multiplier_reason == SPANS_A_SWITCH:
         return False
-    return record.action != "speculate" or record.reason is None
+    return record.action != "speculate" or record.reason in _OF_SPECULATION
 
 
 class StageRows:
@@ -148,26 +157,52 @@ class StageRows:
         return {key: curve for key, curve in curves.items() if curve}
 
     @unbroken
-    async def speeds(self, group: StageGroup, *, control: bool, newest: int) -> list[Speed]:
-        """Decode speeds of a group's newest records, or of the control traffic it compares with.
+    async def blocks(
+        self, group: StageGroup, *, control: bool, newest: int, since: float = 0
+    ) -> list[ArmBlock]:
+        """The newest blocks of a group's answers, or of the control traffic it compares with; newest first.
 
         Control traffic is plain, so it depends on neither the drafter nor K.
+
+        Args:
+            group: One of `groups`, of action speculate.
+            control: Which arm.
+            newest: Most blocks.
+            since: Unix time from which on blocks count.
         """
         table = stage_records.c
-        wanted = select(table.timed_tokens, table.timed_seconds).where(
-            table.timed_tokens > 0, table.timed_seconds > 0, COUNTED
+        block = (table.block_at, table.block_seconds)
+        sums = (
+            func.count().label("answers"),
+            func.sum(table.timed_tokens).label("tokens"),
+            func.sum(table.timed_seconds).label("seconds"),
+            func.count(table.first_byte_seconds).label("streamed"),
+            func.coalesce(func.sum(table.first_byte_seconds), 0).label("first_byte_seconds"),
+            func.sum(table.completion_tokens).label("answer_tokens"),
+            func.sum(table.total_seconds).label("total_seconds"),
         )
-        wanted = wanted.order_by(table.id.desc()).limit(newest)
-        for name in ("model", "backend", "workload", "executor", "temperature_band"):
-            wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
-        if control:
-            wanted = wanted.where(table.action == "control")
-        else:
-            wanted = wanted.where(table.action == group.action)
-            for name in ("drafter", "k"):
-                wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
+        wanted = select(*block, *sums).where(*self._of_arm(group, control=control), table.block_at >= since)
+        newest_first = wanted.group_by(*block).order_by(*(column.desc() for column in block)).limit(newest)
         async with self._database.reading() as connection:
-            return [(tokens, seconds) for tokens, seconds in await connection.execute(wanted)]
+            rows = (await connection.execute(newest_first)).mappings()
+            return [
+                ArmBlock(
+                    block=Block(row["block_at"], row["block_seconds"]),
+                    **{name.name: row[name.name] for name in sums},
+                )
+                for row in rows
+            ]
+
+    def _of_arm(self, group: StageGroup, *, control: bool) -> list[ColumnElement[bool]]:
+        """The conditions of one arm's answers whose speeds may be compared."""
+        table = stage_records.c
+        alike = ("model", "workload", "executor", "temperature_band", "load_band", "control_backend")
+        conditions = [table[name].is_not_distinct_from(getattr(group, name)) for name in alike]
+        conditions += [table.timed_tokens > 0, table.timed_seconds > 0, COUNTED]
+        if control:
+            return [*conditions, table.action == "control", table.backend == group.control_backend]
+        own = ("backend", "action", "drafter", "k")
+        return conditions + [table[name].is_not_distinct_from(getattr(group, name)) for name in own]
 
     @unbroken
     async def newest(self) -> int:

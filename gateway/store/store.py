@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.store.backends import BackendRows
 from gateway.store.calibrations import CalibrationRows
 from gateway.store.database import Database
+from gateway.store.engine_blocks import EngineBlockRows
 from gateway.store.keys import KeyRows
 from gateway.store.meta import MetaRows
 from gateway.store.runners import RunnerRows
@@ -12,7 +13,7 @@ from gateway.store.stages import StageRows
 
 
 class Store:
-    """Backends, keys, runners, stage records and calibrations in a database.
+    """Backends, keys, runners, stage records, calibrations and blocks in a database.
 
     Every method of its parts raises StoreError when the database cannot be used.
 
@@ -31,6 +32,7 @@ class Store:
         self.runners = RunnerRows(self._database)
         self.stages = StageRows(self._database)
         self.calibrations = CalibrationRows(self._database)
+        self.engine_blocks = EngineBlockRows(self._database)
 
     @property
     def migrated(self) -> bool:

@@ -122,6 +122,13 @@ stage_records = Table(
     Column("looping", Boolean),
     Column("k_curve", JSON(none_as_null=True)),
     Column("compared", JSON(none_as_null=True)),
+    Column("load_band", String(16)),
+    Column("control_backend", Text),
+    Column("block_at", Double),
+    Column("block_seconds", Double),
+    Column("first_byte_seconds", Double),
+    Column("total_seconds", Double),
+    Column("completion_tokens", BigInteger),
     Column("payload", JSON, nullable=False),
     Index(None, "at"),
     Index(None, "request_id"),
@@ -129,4 +136,18 @@ stage_records = Table(
     Index(None, "model"),
     Index(None, "backend"),
     Index(None, "workload"),
+)
+
+engine_blocks = Table(
+    "engine_blocks",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("backend", Text, nullable=False),
+    Column("block_at", Double, nullable=False),
+    Column("block_seconds", Double, nullable=False),
+    Column("tokens", Double, nullable=False),
+    Column("busy_seconds", Double, nullable=False),
+    Column("running_seconds", Double, nullable=False),
+    Index(None, "backend", "block_at"),
+    Index(None, "block_at"),
 )

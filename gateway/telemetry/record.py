@@ -59,6 +59,14 @@ class StageRecord:
         accepted_by_position: i-th entry = steps that accepted at least i+1 drafts.
         tokens_per_second: Decode speed, from the engine's times.
         decode_tokens: N - n_first. decode_seconds: t_last - t_first.
+        first_byte_seconds: From the request's arrival here to the first byte of its streamed answer.
+        total_seconds: From its arrival here to the answer's end.
+        running: Requests under way at the backend when it was decided, this one included.
+        load_source: `engine` where the engine's running gauge was in `running`, `gateway` where only the
+            requests that this process knew of were.
+        control_kind: `switchback` or `replica`: what its speed is compared with.
+        control_backend: Whose plain answers are the control.
+        block_at: Unix time at which the block of time that it belongs to began. block_seconds: its length.
         multiplier: The bucket's running estimate at this moment; None below the minimum sample.
         multiplier_reason: Why multiplier is None.
         looping: Whether the answer loops (design.md 9), so that it is left out of sums and predictions; None
@@ -102,6 +110,13 @@ class StageRecord:
     multiplier: float | None = None
     multiplier_reason: str | None = None
     control_kind: str | None = None
+    control_backend: str | None = None
+    block_at: float | None = None
+    block_seconds: float | None = None
+    first_byte_seconds: float | None = None
+    total_seconds: float | None = None
+    running: int | None = None
+    load_source: str | None = None
     temperature: float | None = None
     looping: bool | None = None
     policy_revision: str = ""

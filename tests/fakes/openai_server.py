@@ -40,6 +40,7 @@ EVERYTHING = frozenset(
         "neutral_defaults",
         "penalties",
         "in_engine",
+        "load_gauge",
     }
 )
 
@@ -60,6 +61,7 @@ class OpenAIServer:
         spoil: Changes a generated answer before it is sent: `spoil(request, answer)`.
         token_s: Seconds that a streamed token takes.
         generated: Tokens generated so far.
+        running: What /metrics says are running.
         asked: Every POST so far: path and body.
     """
 
@@ -75,6 +77,7 @@ class OpenAIServer:
     spoil: Callable[[Document, Document], None] = lambda request, answer: None
     token_s: float = 0.0
     generated: int = 0
+    running: int = 0
     asked: list[tuple[str, Document]] = field(default_factory=list)
     words: dict[str, int] = field(default_factory=dict)
 
@@ -87,7 +90,7 @@ class OpenAIServer:
     @property
     def app(self) -> Starlette:
         routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions"]
-        routes += ["/tokenize", "/detokenize"]
+        routes += ["/tokenize", "/detokenize", "/metrics"]
         return Starlette(routes=[Route(path, self._answer, methods=["GET", "POST"]) for path in routes])
 
     def ids_of(self, text: str) -> list[int]:
@@ -112,6 +115,8 @@ class OpenAIServer:
         if path == "/v1/models":
             card = {"object": "model", "owned_by": self.owned_by, **self.card}
             return JSONResponse({"object": "list", "data": [{"id": model, **card} for model in self.models]})
+        if path == "/metrics":
+            return self._metrics()
         if path == "/version":
             return JSONResponse(self.version) if self.version is not None else _error(404, "Not Found")
         body = await request.json()
@@ -121,6 +126,13 @@ class OpenAIServer:
         if path == "/detokenize":
             return self._detokenize(body)
         return self._generate(path, body)
+
+    def _metrics(self) -> Response:
+        if "load_gauge" not in self.can:
+            return _error(404, "Not Found")
+        series = {"num_requests_running": self.running, "generation_tokens_total": self.generated}
+        lines = (f'vllm:{name}{{engine="0",model_name="m"}} {float(value)}' for name, value in series.items())
+        return Response("\n".join(("# TYPE vllm:num_requests_running gauge", *lines, "")))
 
     def _tokenize(self, body: Document) -> Response:
         wanted = "tokenize_chat" if "messages" in body else "tokenize"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from gateway.evidence.engine_blocks import EngineBlock
+from gateway.policy.blocks import Block
 from gateway.telemetry.record import AccessRecord, StageRecord
 
 
@@ -51,6 +53,21 @@ def stage(**changes: Any) -> StageRecord:
         "decode_tokens": 30,
         "decode_seconds": 1.5,
         "tokens_per_second": 20.0,
+        "control_kind": "switchback",
+        "control_backend": "b",
+        "block_at": 960.0,
+        "block_seconds": 60.0,
+        "first_byte_seconds": 0.5,
+        "total_seconds": 2.0,
+        "running": 1,
+        "load_source": "gateway",
         "policy_revision": "abc",
     }
     return StageRecord(**values | changes)
+
+
+def engine_block(*, at: float = 960.0, tokens: float = 600.0, backend: str = "b") -> EngineBlock:
+    """A minute in which an engine was busy for half the time."""
+    return EngineBlock(
+        backend=backend, block=Block(at, 60.0), tokens=tokens, busy_seconds=30.0, running_seconds=90.0
+    )

@@ -257,6 +257,9 @@ class Scripted:
     async def post(self, path: str, body: object) -> Reply:
         return self._reply
 
+    async def get(self, path: str) -> Reply:
+        return self._reply
+
 
 NAMES = [
     *("choices", "usage", "prompt_tokens", "tokens", "count", "logprobs", "content", "token_ids"),

@@ -10,11 +10,13 @@ from gateway.evidence.multiplier import (
     MINIMUM_SAMPLE,
     Bucket,
     MultiplierBook,
+    Sample,
     Speed,
     bootstrap_multiplier,
     paired_multiplier,
     temperature_band,
 )
+from gateway.policy.blocks import Block
 
 Pair = tuple[Speed, Speed]
 
@@ -27,34 +29,41 @@ def bucket(**changes: Any) -> Bucket:
     fields: dict[str, Any] = {
         "model": "m1",
         "backend": "b1",
+        "control_backend": "b1",
         "executor": "in_engine",
         "drafter": "ngram",
         "k": 5,
         "workload": "code",
         "temperature_band": "greedy",
+        "load_band": "1",
     }
     return Bucket(**(fields | changes))
 
 
 def filled(book: MultiplierBook, where: Bucket, *, spec: int, control: int) -> MultiplierBook:
-    for _ in range(spec):
-        book.observe(where, "spec", 100, 1.0)
-    for _ in range(control):
-        book.observe(where, "control", 100, 2.0)
+    """A block for each answer."""
+    for number in range(spec):
+        book.observe(where, "spec", block(number), 100, 1.0)
+    for number in range(control):
+        book.observe(where, "control", block(1000 + number), 100, 2.0)
     return book
+
+
+def block(number: int) -> Block:
+    return Block(60.0 * number, 60.0)
 
 
 def test_the_multiplier_is_speculated_speed_over_control_speed() -> None:
     estimate = filled(MultiplierBook(), bucket(), spec=6, control=5).estimate(bucket())
 
     assert (estimate.value, estimate.reason) == (2.0, None)
-    assert (estimate.n_spec, estimate.n_control) == (6, 5)
+    assert (estimate.spec, estimate.control) == (Sample(answers=6, blocks=6), Sample(answers=5, blocks=5))
 
 
 def test_speeds_are_sums_of_tokens_over_sums_of_seconds_not_means_of_ratios() -> None:
     book = filled(MultiplierBook(), bucket(), spec=0, control=5)
-    for tokens, seconds in [(100, 1.0)] * 4 + [(1000, 1.0)]:
-        book.observe(bucket(), "spec", tokens, seconds)
+    for number, tokens in enumerate([100, 100, 100, 100, 1000]):
+        book.observe(bucket(), "spec", block(number), tokens, 1.0)
 
     assert book.estimate(bucket()).value == pytest.approx((1400 / 5) / 50)
 
@@ -67,6 +76,18 @@ def test_below_the_minimum_sample_there_is_a_reason_instead_of_a_value(spec: int
     assert estimate.reason == f"needs 5 requests in each arm, has {spec} speculated and {control} control"
 
 
+def test_answers_of_one_block_are_one_draw_however_many_they_are() -> None:
+    book = filled(MultiplierBook(), bucket(), spec=4, control=5)
+    for _ in range(50):
+        book.observe(bucket(), "spec", block(0), 100, 1.0)
+
+    estimate = book.estimate(bucket())
+
+    assert estimate.spec == Sample(answers=54, blocks=4)
+    assert estimate.value is None
+    assert estimate.reason == "needs requests in 5 blocks of each arm, has 4 speculated and 5 control"
+
+
 @pytest.mark.parametrize("change", [{"drafter": "suffix"}, {"k": 3}])
 def test_control_is_shared_by_drafters_and_ks(change: dict[str, Any]) -> None:
     book = filled(MultiplierBook(), bucket(), spec=5, control=5)
@@ -76,13 +97,20 @@ def test_control_is_shared_by_drafters_and_ks(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": "m2"}, {"backend": "b2"}, {"workload": "chat"}, {"temperature_band": "0-0.5"}]
+    "change",
+    [
+        {"model": "m2"},
+        {"control_backend": "b2"},
+        {"workload": "chat"},
+        {"temperature_band": "0-0.5"},
+        {"load_band": "2-4"},
+    ],
 )
 def test_control_is_not_shared_by_anything_that_changes_plain_speed(change: dict[str, Any]) -> None:
     book = filled(MultiplierBook(), bucket(), spec=5, control=5)
     filled(book, bucket(**change), spec=5, control=0)
 
-    assert book.estimate(bucket(**change)).n_control == 0
+    assert book.estimate(bucket(**change)).control.answers == 0
 
 
 @pytest.mark.parametrize(
@@ -90,26 +118,26 @@ def test_control_is_not_shared_by_anything_that_changes_plain_speed(change: dict
 )
 def test_an_observation_without_tokens_or_time_changes_nothing(tokens: int, seconds: float) -> None:
     book = MultiplierBook()
-    book.observe(bucket(), "spec", tokens, seconds)
+    book.observe(bucket(), "spec", block(0), tokens, seconds)
 
-    assert book.estimate(bucket()).n_spec == 0
+    assert book.estimate(bucket()).spec.answers == 0
 
 
-def test_a_bucket_remembers_only_its_latest_answers() -> None:
+def test_a_bucket_remembers_only_its_latest_blocks() -> None:
     book = filled(MultiplierBook(window=5), bucket(), spec=50, control=5)
-    for _ in range(5):
-        book.observe(bucket(), "spec", 300, 1.0)
+    for number in range(100, 105):
+        book.observe(bucket(), "spec", block(number), 300, 1.0)
 
     estimate = book.estimate(bucket())
-    assert (estimate.value, estimate.n_spec) == (6.0, 5)
+    assert (estimate.value, estimate.spec.blocks) == (6.0, 5)
 
 
 def test_the_bucket_that_was_quiet_longest_is_forgotten_first() -> None:
     book = MultiplierBook(max_buckets=2)
     for k in (1, 2, 1, 3):
-        book.observe(bucket(k=k), "spec", 100, 1.0)
+        book.observe(bucket(k=k), "spec", block(0), 100, 1.0)
 
-    assert [book.estimate(bucket(k=k)).n_spec for k in (1, 2, 3)] == [2, 0, 1]
+    assert [book.estimate(bucket(k=k)).spec.answers for k in (1, 2, 3)] == [2, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from gateway.evidence.loop_costs import Calibration, CostKey, load_band
 from gateway.fleet.model import Backend
 from gateway.policy.allowed import TABLES
 from gateway.policy.allowed.model import Row
-from gateway.policy.decide import decide, drafter_for, in_control_block
+from gateway.policy.blocks import in_control_block, spans_a_switch
+from gateway.policy.decide import decide, drafter_for
 from gateway.policy.load import parse_policy
 from gateway.policy.model import (
     Action,
@@ -144,6 +145,7 @@ def test_prod_speculates_with_the_executor_that_the_backend_supports() -> None:
         drafter="ngram",
         executor="in_engine",
         k=4,
+        control=NO_CONTROL,
         trail=("fast: applies, mode prod, speculate",),
     )
 
@@ -377,6 +379,33 @@ def test_control_blocks_are_whole_and_meet_their_fraction() -> None:
     blocks = [in_control_block("b", "m", at, control) for at in starts]
     assert sum(blocks) / len(blocks) == pytest.approx(0.25, abs=0.03)
     assert blocks == [in_control_block("b", "m", at + 59.999, control) for at in starts]
+
+
+@given(st.floats(0, 1e6), st.floats(0, 2000), st.floats(0, 0.5))
+def test_a_request_spans_a_switch_if_any_moment_of_it_is_of_the_other_arm(
+    start: float, seconds: float, fraction: float
+) -> None:
+    control = Control(block=60, fraction=fraction)
+    end = start + seconds
+    moments = [start, *(at for at in range(0, 1_003_000, 60) if start < at <= end)]
+    arms = {in_control_block("b", "m", at, control) for at in moments}
+    assert spans_a_switch("b", "m", start, end, control) is (len(arms) > 1)
+
+
+def test_control_by_replica_is_one_backend_and_no_block_of_another() -> None:
+    policy = prod(Prod(control=Control(fraction=0.5, replica="plain")))
+    replica = replace(ABLE, name="plain")
+    for at in range(0, 6000, 60):
+        assert decide(policy, Facts(), ABLE, at).action is Action.SPECULATE
+        decision = decide(policy, Facts(), replica, at)
+        assert (decision.action, decision.reason) == (Action.CONTROL, "control_replica")
+        assert (decision.executor, decision.k) == ("in_engine", 5)
+
+
+def test_a_replica_takes_as_control_only_what_could_have_been_speculated() -> None:
+    policy = prod(Prod(control=Control(replica=ABLE.name)))
+    assert outcome(policy, Facts(fields=frozenset({"tools"})), ABLE) == (Action.BYPASS, "tools")
+    assert outcome(policy, Facts(), replace(PLAIN, name=ABLE.name)) == (Action.BYPASS, "no_executor")
 
 
 def test_backends_and_models_have_blocks_of_their_own() -> None:

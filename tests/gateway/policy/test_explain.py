@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import MalformedRequest
 from gateway.policy.explain import as_json, facts_from
-from gateway.policy.model import Action, Decision, Facts, Mode, Workload
+from gateway.policy.model import Action, Control, Decision, Facts, Mode, Workload
 
 
 def test_named_facts_are_taken_and_the_rest_keep_their_defaults() -> None:
@@ -56,6 +56,13 @@ def test_a_decision_is_told_as_json() -> None:
         "strategy": None,
         "detail": None,
         "k": None,
+        "control": None,
         "max_tokens_per_minute": None,
         "compare": [],
     }
+
+
+def test_what_a_speculated_request_is_compared_with_is_told_too() -> None:
+    decision = Decision(mode=Mode.PROD, action=Action.SPECULATE, rule="a", control=Control(replica="plain"))
+    told = json.loads(json.dumps(as_json(decision)))
+    assert told["decision"]["control"] == {"block": 60.0, "fraction": 0.1, "replica": "plain"}

@@ -214,7 +214,7 @@ def test_an_unknown_key_at_the_top_is_refused(text: str, complaint: str) -> None
         (
             "prod: {control: {blok: 60s}}",
             "prod.control.blok",
-            "Did you mean 'block'? Allowed: block, fraction.",
+            "Did you mean 'block'? Allowed: block, fraction, replica.",
         ),
         ("match: {models: a}", "match.models", "Did you mean 'model'?"),
         ("lookahead: {minimum: 1}", "lookahead.minimum", "Did you mean 'min'?"),

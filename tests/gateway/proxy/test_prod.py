@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.evidence.multiplier import MINIMUM_SAMPLE
-from gateway.policy.decide import in_control_block
+from gateway.policy.blocks import in_control_block
 from gateway.policy.model import Control
 from gateway.proxy.upstream import Timeouts
 from gateway.telemetry.record import StageRecord
@@ -183,7 +183,8 @@ def test_a_speculated_request_leaves_its_numbers(stream: bool) -> None:
             body(stream=stream), "traceparent: 00-a-b-01", "x-request-id: r1", "X-Ace-Workload: RAG"
         )
         ask(gateway.port, request)
-        record = stage(gateway)
+        access = gateway.records.next_access()
+        (record,) = gateway.records.stages
     assert record == StageRecord(
         request_id="r1",
         at=1_700_000_000.0,
@@ -215,6 +216,13 @@ def test_a_speculated_request_leaves_its_numbers(stream: bool) -> None:
         multiplier=None,
         multiplier_reason="needs 5 requests in each arm, has 1 speculated and 0 control",
         control_kind="switchback",
+        control_backend="b1",
+        block_at=1_699_999_980.0,
+        block_seconds=60.0,
+        first_byte_seconds=access.first_byte_s if stream else None,
+        total_seconds=access.duration_s,
+        running=1,
+        load_source="gateway",
         temperature=0,
         policy_revision="rev1",
         traceparent="00-a-b-01",

@@ -6,9 +6,10 @@ import orjson
 import pytest
 from sqlalchemy.dialects import postgresql
 
-from gateway.evidence.multiplier import temperature_band
+from gateway.evidence.multiplier import Speed, temperature_band
+from gateway.policy.blocks import Block
 from gateway.store.curves import summed_curves
-from gateway.store.model import StageQuery
+from gateway.store.model import ArmBlock, StageGroup, StageQuery
 from gateway.store.stages import StageRows, group_key, row_of
 from gateway.store.store import Store
 from tests.fakes.records import stage
@@ -121,27 +122,91 @@ async def test_a_speed_that_may_not_be_compared_enters_no_sum(store: Store, chan
     await keep(store, stage(), stage(**changes))
     groups = await store.stages.groups()
     assert [(group.timed_tokens, group.timed_seconds) for group in groups] == [(30, 1.5)]
-    assert await store.stages.speeds(groups[0], control=False, newest=10) == [(30, 1.5)]
+    assert await speeds(store, groups[0], control=False) == [(30, 1.5)]
+
+
+CONTROL = {"action": "control", "reason": "control_block", "decode_tokens": 40, "decode_seconds": 4.0}
+
+
+async def speeds(store: Store, group: StageGroup, *, control: bool, newest: int = 10) -> list[Speed]:
+    found = await store.stages.blocks(group, control=control, newest=newest)
+    return [(block.tokens, block.seconds) for block in found]
+
+
+async def speculated(store: Store) -> StageGroup:
+    (group,) = (group for group in await store.stages.groups() if group.action == "speculate")
+    return group
 
 
 async def test_control_speeds_are_shared_by_every_drafter_and_k(store: Store) -> None:
-    control = {"action": "control", "reason": "control_block", "decode_tokens": 40, "decode_seconds": 4.0}
     await keep(
         store,
         stage(k=5),
-        stage(k=8, drafter=None, **control),
-        stage(k=5, workload="code", **control),
-        stage(k=5, temperature=0.0, **control),
+        stage(k=8, drafter=None, **CONTROL),
+        stage(k=5, workload="code", **CONTROL),
+        stage(k=5, temperature=0.0, **CONTROL),
+        stage(k=5, running=2, **CONTROL),
+        stage(k=5, control_backend="other", **CONTROL),
     )
-    spec = next(group for group in await store.stages.groups() if group.action == "speculate")
-    assert await store.stages.speeds(spec, control=True, newest=10) == [(40, 4.0)]
-    assert await store.stages.speeds(spec, control=False, newest=10) == [(30, 1.5)]
+    spec = await speculated(store)
+    assert await speeds(store, spec, control=True) == [(40, 4.0)]
+    assert await speeds(store, spec, control=False) == [(30, 1.5)]
 
 
-async def test_only_the_newest_speeds_are_read(store: Store) -> None:
-    await keep(store, *(stage(decode_tokens=n) for n in (20, 30, 40)))
-    (group,) = await store.stages.groups()
-    assert [tokens for tokens, _ in await store.stages.speeds(group, control=False, newest=2)] == [40, 30]
+async def test_the_control_of_a_replica_is_that_of_the_backend_that_is_named(store: Store) -> None:
+    await keep(
+        store,
+        stage(control_backend="plain"),
+        stage(backend="plain", control_backend="plain", **CONTROL),
+        stage(control_backend="b", **CONTROL),
+    )
+    assert await speeds(store, await speculated(store), control=True) == [(40, 4.0)]
+
+
+async def test_answers_of_one_block_are_added_up(store: Store) -> None:
+    await keep(
+        store,
+        stage(first_byte_seconds=0.25, total_seconds=2.0),
+        stage(first_byte_seconds=None, total_seconds=3.0),
+        stage(block_at=1020.0, total_seconds=1.0),
+        stage(block_at=1020.0, block_seconds=30.0, total_seconds=1.0),
+    )
+    *later, block = await store.stages.blocks(await speculated(store), control=False, newest=10)
+    assert block == ArmBlock(
+        block=Block(960.0, 60.0),
+        answers=2,
+        tokens=60,
+        seconds=3.0,
+        streamed=1,
+        first_byte_seconds=0.25,
+        answer_tokens=62,
+        total_seconds=5.0,
+    )
+    assert [found.block for found in later] == [Block(1020.0, 60.0), Block(1020.0, 30.0)]
+
+
+async def test_records_from_before_there_were_blocks_are_in_none(store: Store) -> None:
+    await keep(store, stage(block_at=None, block_seconds=None))
+    assert await speeds(store, await speculated(store), control=False) == []
+
+
+async def test_only_the_newest_blocks_are_read(store: Store) -> None:
+    await keep(store, *(stage(decode_tokens=n, block_at=60.0 * n) for n in (20, 30, 40)))
+    group = await speculated(store)
+    assert [tokens for tokens, _ in await speeds(store, group, control=False, newest=2)] == [40, 30]
+    found = await store.stages.blocks(group, control=False, newest=10, since=1800.0)
+    assert [block.tokens for block in found] == [40, 30]
+
+
+@pytest.mark.parametrize(
+    ("reason", "counts"),
+    [(None, True), ("slower_than_plain", True), ("runner_lost", False), ("backend_broke_off", False)],
+)
+async def test_giving_up_because_it_is_slow_is_a_part_of_speculations_speed(
+    store: Store, reason: str | None, counts: bool
+) -> None:
+    await keep(store, stage(reason=reason))
+    assert bool(await speeds(store, await speculated(store), control=False)) is counts
 
 
 async def test_curves_are_merged_by_adding_their_counts(store: Store) -> None:
@@ -218,7 +283,7 @@ async def test_looping_answers_are_counted_and_enter_no_sum_no_curve_and_no_pred
     assert (group.draft_tokens, group.accepted_tokens, group.timed_tokens) == (20, 9, 60)
     assert (await store.stages.curves())[group_key(group)]["1"]["passes"] == 40
     assert len(answers) == 2
-    assert 900 not in [tokens for tokens, _ in await store.stages.speeds(group, control=False, newest=9)]
+    assert 900 not in [tokens for tokens, _ in await speeds(store, group, control=False)]
 
 
 async def test_reasons_are_counted(store: Store) -> None:
