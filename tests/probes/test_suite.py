@@ -221,7 +221,8 @@ async def test_one_question_cannot_use_up_the_others_time(monkeypatch: pytest.Mo
 
 async def test_a_server_that_stops_answering_in_between_is_unknown_not_no() -> None:
     def dead(status: int) -> dict[str, tuple[int, str]]:
-        return dict.fromkeys(["/v1/chat/completions", "/v1/completions", "/tokenize", "/metrics"], (status, "{}"))
+        paths = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/metrics"]
+        return dict.fromkeys(paths, (status, "{}"))
 
     for status in (401, 403, 429, 500, 502, 503):
         result = await probed(OpenAIServer(answers=dead(status)))
