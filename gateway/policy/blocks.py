@@ -8,6 +8,7 @@ Simchi-Levi and Zhao, "Design and Analysis of Switchback Experiments", 2023).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,4 +55,15 @@ def _blocks(start: float, end: float, control: Control) -> Iterator[Block]:
 
 
 def _is_control(backend_name: str, model: str, block: Block, control: Control) -> bool:
-    return draw("control", backend_name, model, str(int(block.at // block.seconds))) < control.fraction
+    """Whether a block is drawn: one of every 1 / fraction blocks in a row, at random among them.
+
+    Drawn each by itself, blocks of one arm could stay away for a long time.
+    """
+    if not control.fraction:
+        return False
+    number, stratum = int(block.at // block.seconds), 1 / control.fraction
+    first, last = math.floor(number / stratum), math.floor((number + 1) / stratum)
+    return any(
+        math.floor((place + draw("control", backend_name, model, str(place))) * stratum) == number
+        for place in range(first, last + 1)
+    )

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Annotated, Literal, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,6 +26,9 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 MAX_LOOKAHEAD = 16
+
+LEAST_CONTROL = 0.001
+"""Smallest fraction of blocks that is served plainly, if any is: one in 1000."""
 
 Drafter = Literal["ngram", "suffix", "draft_model"]
 DRAFTERS: tuple[Drafter, ...] = get_args(Drafter)
@@ -213,6 +217,12 @@ class Shadow(_Strict):
     compare: tuple[Drafter, ...] = ()
 
 
+def _none_or_often(fraction: float) -> float:
+    if 0 < fraction < LEAST_CONTROL:
+        raise PydanticCustomError("control_fraction", f"0 for no control, or {LEAST_CONTROL:g} to 0.5")
+    return fraction
+
+
 class Control(_Strict):
     """What speculated requests are compared with.
 
@@ -223,8 +233,8 @@ class Control(_Strict):
             for a second server of the same model, machine, version and flags.
     """
 
-    block: Seconds = 60.0
-    fraction: Annotated[Number, Field(ge=0, le=0.5)] = 0.1
+    block: Annotated[Seconds, Field(ge=1)] = 60.0
+    fraction: Annotated[Number, Field(ge=0, le=0.5), AfterValidator(_none_or_often)] = 0.1
     replica: Text | SkipJsonSchema[None] = None
 
     @field_validator("replica", mode="before")

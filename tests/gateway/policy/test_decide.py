@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
@@ -14,6 +15,7 @@ from gateway.policy.blocks import in_control_block, spans_a_switch
 from gateway.policy.decide import decide, drafter_for
 from gateway.policy.load import parse_policy
 from gateway.policy.model import (
+    LEAST_CONTROL,
     Action,
     Control,
     Decision,
@@ -381,7 +383,7 @@ def test_control_blocks_are_whole_and_meet_their_fraction() -> None:
     assert blocks == [in_control_block("b", "m", at + 59.999, control) for at in starts]
 
 
-@given(st.floats(0, 1e6), st.floats(0, 2000), st.floats(0, 0.5))
+@given(st.floats(0, 1e6), st.floats(0, 2000), st.just(0) | st.floats(LEAST_CONTROL, 0.5))
 def test_a_request_spans_a_switch_if_any_moment_of_it_is_of_the_other_arm(
     start: float, seconds: float, fraction: float
 ) -> None:
@@ -406,6 +408,20 @@ def test_a_replica_takes_as_control_only_what_could_have_been_speculated() -> No
     policy = prod(Prod(control=Control(replica=ABLE.name)))
     assert outcome(policy, Facts(fields=frozenset({"tools"})), ABLE) == (Action.BYPASS, "tools")
     assert outcome(policy, Facts(), replace(PLAIN, name=ABLE.name)) == (Action.BYPASS, "no_executor")
+
+
+@given(st.floats(0.02, 0.5), st.integers(0, 10**7), st.text(max_size=3))
+def test_neither_arm_stays_away_for_long(fraction: float, first: int, backend: str) -> None:
+    """Every stretch of twice 1 / fraction blocks has one of the control."""
+    control = Control(block=60, fraction=fraction)
+    stretch = range(first, first + math.ceil(2 / fraction) + 1)
+    arms = {in_control_block(backend, "m", 60.0 * number, control) for number in stretch}
+    assert arms == {True, False}
+
+
+def test_without_a_fraction_there_is_no_control() -> None:
+    control = Control(fraction=0)
+    assert not any(in_control_block("b", "m", at, control) for at in range(0, 60_000, 60))
 
 
 def test_backends_and_models_have_blocks_of_their_own() -> None:

@@ -286,6 +286,14 @@ def test_keys_with_x_at_the_top_are_free() -> None:
         ("prod: {executor: replica}", "prod.executor is 'replica'. Allowed: auto, in_engine, gateway_loop."),
         ("guardrails: {min_multiplier: -1}", "guardrails.min_multiplier is -1. Allowed: at least 0."),
         ("guardrails: {max_running: 0}", "guardrails.max_running is 0. Allowed: at least 1."),
+        (
+            "prod: {control: {fraction: 0.0001}}",
+            "prod.control.fraction is 0.0001. Allowed: 0 for no control, or 0.001 to 0.5.",
+        ),
+        (
+            "prod: {control: {replica: }}",
+            "prod.control.replica is empty. Allowed: a value, or the key left out.",
+        ),
         ("prod: {control: {fraction: 0.6}}", "prod.control.fraction is 0.6. Allowed: at most 0.5."),
         (
             "prod: {control: {block: 60x}}",
