@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from gateway.evidence.multiplier import Bucket, MultiplierBook
+from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook
 from gateway.policy.blocks import block_at, in_control_block, spans_a_switch
 from gateway.policy.model import Control
 from tests.fakes.batching_engine import Answer, BatchingEngine, Speculates
@@ -45,7 +45,7 @@ def switchback(engine: BatchingEngine, seed: int) -> float:
     book = MultiplierBook()
     for answer in served(engine, lambda at: not in_control_block("b", "m", at, CONTROL), seed):
         if not spans_a_switch("b", "m", answer.begun, answer.ended, CONTROL):
-            arm = "spec" if answer.speculated else "control"
+            arm: Arm = "spec" if answer.speculated else "control"
             block = block_at(answer.begun, CONTROL)
             book.observe(BUCKET, arm, block, round(answer.tokens), answer.seconds)
     estimate = book.estimate(BUCKET)

@@ -12,6 +12,7 @@ from gateway.errors import PolicyError
 from gateway.policy.load import DEFAULT_POLICY, MAX_POLICY_BYTES, load_policy, parse_policy, revision_of
 from gateway.policy.model import (
     DRAFTERS,
+    LEAST_CONTROL,
     MAX_LOOKAHEAD,
     Control,
     Defaults,
@@ -294,6 +295,7 @@ def test_keys_with_x_at_the_top_are_free() -> None:
             "prod: {control: {replica: }}",
             "prod.control.replica is empty. Allowed: a value, or the key left out.",
         ),
+        ("prod: {control: {block: 0.5}}", "prod.control.block is 0.5. Allowed: at least 1."),
         ("prod: {control: {fraction: 0.6}}", "prod.control.fraction is 0.6. Allowed: at most 0.5."),
         (
             "prod: {control: {block: 60x}}",
@@ -415,7 +417,7 @@ rules:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("60s", 60), ("10m", 600), ("2h", 7200), ("90", 90), ("0.5", 0.5)]
+    ("text", "seconds"), [("60s", 60), ("10m", 600), ("2h", 7200), ("90", 90), ("1.5", 1.5)]
 )
 def test_durations(text: str, seconds: float) -> None:
     assert rule(f"prod: {{control: {{block: {text}}}}}").prod.control.block == seconds
@@ -475,7 +477,7 @@ prods = st.builds(
     Prod,
     executor=st.sampled_from(["auto", "in_engine"]),
     share=fractions,
-    control=st.builds(Control, block=st.floats(0, 1e9, exclude_min=True), fraction=st.floats(0, 0.5)),
+    control=st.builds(Control, block=st.floats(1, 1e9), fraction=st.just(0) | st.floats(LEAST_CONTROL, 0.5)),
 )
 matches = st.builds(
     Match,
