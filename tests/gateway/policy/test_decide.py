@@ -454,7 +454,7 @@ rules = st.builds(
         Prod,
         executor=st.sampled_from(["auto", "in_engine", "gateway_loop"]),
         share=st.floats(0, 1),
-        control=st.builds(Control, fraction=st.floats(0, 0.5)),
+        control=st.builds(Control, fraction=st.just(0) | st.floats(LEAST_CONTROL, 0.5)),
     ),
     guardrails=st.sampled_from([Guardrails(), ANYWAY]),
 )
