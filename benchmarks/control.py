@@ -184,9 +184,8 @@ def main() -> None:
             if concurrency == 1:
                 bench.paired(rounds=1)  # prompts are computed once, and then kept
                 say(f"1 clients, paired          {bench.paired(rounds=4)}")
-            say(
-                f"{concurrency} clients, request-level   {bench.request_level(concurrency, 40 + 20 * concurrency)}"
-            )
+            coins = bench.request_level(concurrency, block * asked.blocks / 2)
+            say(f"{concurrency} clients, request-level   {coins}")
             found = bench.switchback(concurrency, block, asked.blocks)
             say(f"{concurrency} clients, switchback      {_in_words(found)}")
 
