@@ -35,10 +35,13 @@ from gateway.fleet.urls import CheckedResolver
 from gateway.keys import KeyRing, RunnerGate, open_runner_token
 from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
+from gateway.policy.board import OverlayBoard
+from gateway.policy.kill_switch import KillSwitch
 from gateway.policy.watch import PolicyHolder
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
+from gateway.proxy.speculations import Speculations
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
@@ -111,6 +114,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         policy = PolicyHolder(settings.policy_path, time.time)
         store = Store(settings.database_url)
         closing.push_async_callback(store.close)
+        switch = KillSwitch(settings.kill_path, settings.kill, time.time)
+        overlays = OverlayBoard(store=store, switch=switch, clock=time.time)
         resolver = aiohttp.ThreadedResolver()
 
         health_session = await closing.enter_async_context(checked_session(resolver))
@@ -179,6 +184,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
             pairing=pairings.settled,
+            stop=overlays.stop,
             limits=ShadowLimits(max_answers=settings.shadow_queue),
             clock=time.monotonic,
         )
@@ -207,7 +213,11 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             worths=worths,
             policy=policy,
             pairing=pairings.of_live,
+            overlays=lambda: overlays.current,
         )
+        speculations = Speculations(stop=overlays.stop, pool=pool)
+        overlays.on_change(speculations.check)
+        overlays.on_change(feed.check)
         loop = LoopExecutor(
             pool=pool,
             tokenize=tokenize,
@@ -227,6 +237,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             book=MultiplierBook(),
             load=load,
             standings=standings,
+            speculations=speculations,
             report_unreachable=registry.report_unreachable,
             limits=Limits(body_bytes=settings.max_body_bytes),
             retries=RetryBudget(),
@@ -250,7 +261,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
         )
 
-        await _first_look(store, keys, registry, runners)
+        await _first_look(store, keys, registry, runners, overlays)
         await closing.enter_async_context(
             keep_running(
                 {
@@ -266,19 +277,23 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "retention": retention.run,
                     "shadow": feed.run,
                     "pairings": pairings.run,
+                    "overlays": overlays.run,
+                    "speculations": speculations.run,
                 }
             )
         )
         yield _Planes(data=data, control=control)
 
 
-async def _first_look(store: Store, keys: KeyRing, registry: Registry, runners: Runners) -> None:
+async def _first_look(
+    store: Store, keys: KeyRing, registry: Registry, runners: Runners, overlays: OverlayBoard
+) -> None:
     """What the store knows, before the first request. A store that is down now is read when it is back."""
     try:
         await store.migrate()
     except StoreError as error:
         logger.warning("Starting without the store, which is tried again: %s", error)
-    await asyncio.gather(keys.sync_once(), registry.sync_once(), runners.sync_once())
+    await asyncio.gather(keys.sync_once(), registry.sync_once(), runners.sync_once(), overlays.sync_once())
 
 
 async def _migrate(store: Store) -> None:

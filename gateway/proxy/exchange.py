@@ -10,6 +10,7 @@ from gateway.fleet.model import Backend
 from gateway.loop.answer import LoopAnswer
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Decision
+from gateway.policy.overlays import Stop
 from gateway.policy.standing import Standing
 from gateway.proxy.dialects import DIALECTS, Spelling
 from gateway.proxy.intake import InferenceRequest
@@ -25,6 +26,7 @@ class Attempt:
     Attributes:
         standing: What the decision looked at besides findings.
         reply: None while there is no answer.
+        stopped: What ended its speculation on the way; None while nothing did.
     """
 
     backend: Backend
@@ -32,6 +34,7 @@ class Attempt:
     standing: Standing
     spelling: Spelling
     reply: Answer | None = None
+    stopped: Stop | None = None
 
 
 @dataclass(slots=True, kw_only=True)

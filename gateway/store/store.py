@@ -7,12 +7,14 @@ from gateway.store.calibrations import CalibrationRows
 from gateway.store.database import Database
 from gateway.store.keys import KeyRows
 from gateway.store.meta import MetaRows
+from gateway.store.overlays import OverlayRows
+from gateway.store.policies import PolicyRows
 from gateway.store.runners import RunnerRows
 from gateway.store.stages import StageRows
 
 
 class Store:
-    """Backends, keys, runners, stage records and calibrations in a database.
+    """Backends, keys, runners, stage records, calibrations, overlays and policies in a database.
 
     Every method of its parts raises StoreError when the database cannot be used.
 
@@ -31,6 +33,8 @@ class Store:
         self.runners = RunnerRows(self._database)
         self.stages = StageRows(self._database)
         self.calibrations = CalibrationRows(self._database)
+        self.overlays = OverlayRows(self._database)
+        self.policies = PolicyRows(self._database)
 
     @property
     def migrated(self) -> bool:

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from gateway.errors import GatewayError
 from gateway.fleet.model import BackendState, FleetSnapshot
 from gateway.policy.model import MAX_LOOKAHEAD, Action, Policy
+from gateway.policy.overlays import KILLED
 from gateway.telemetry.record import AccessRecord, StageRecord
 
 _WHERE = ("model", "backend", "rule")
@@ -153,7 +154,7 @@ class Metrics:
             self._add("ace_spec_bypass_total", 1, self._labels.reason(record.reason), *where)
         elif record.action == Action.SKIP:
             self._add("ace_shadow_skipped_total", 1, self._labels.reason(record.reason), *where)
-        elif record.action in _ARMS:
+        elif record.action in _ARMS and record.reason != KILLED:
             self._decoded(_ARMS[record.action], record, where)
         if record.action in (Action.SPECULATE, Action.WOULD_SPECULATE):
             self._speculated(record, (record.mode, *where, record.drafter or _NONE, record.executor or _NONE))

@@ -14,6 +14,7 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
+from gateway.policy.overlays import NO_OVERLAYS
 from gateway.policy.standing import Standing
 from gateway.policy.watch import PolicyHolder
 from gateway.store.store import Store
@@ -90,4 +91,5 @@ def standings_of(
         worths=worths,
         policy=policy,
         pairing=lambda *_: None,
+        overlays=lambda: NO_OVERLAYS,
     )

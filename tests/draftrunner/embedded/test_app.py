@@ -85,8 +85,8 @@ class Gated:
         backend = backend_of(LanguageModel(raw, end_ids=()), checkpoint, Limits(running=1, waiting=1))
         submit = backend.engine.submit
 
-        def recorded(asks: Sequence[Ask], deliver: Deliver) -> Submission:
-            self.submissions.append(submit(asks, deliver))
+        def recorded(asks: Sequence[Ask], deliver: Deliver, request_id: str = "") -> Submission:
+            self.submissions.append(submit(asks, deliver, request_id))
             return self.submissions[-1]
 
         backend.engine.submit = recorded  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from gateway.errors import BackendUnreachable
 from gateway.fleet.model import Backend, EngineKind
 from gateway.fleet.pairing import Pairing
 from gateway.policy.model import Action
+from gateway.policy.overlays import Stop, Subject
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.reasons import SkipReason
@@ -59,12 +60,14 @@ class Bench:
         self.gate.set()
         self.pairing: Pairing | None = Pairing(True, "they agree")
         self.pairs: list[tuple[str, str]] = []
+        self.killed: set[str] = set()
         self.now = 0.0
         self.feed = ShadowFeed(
             telemetry=self,
             tokenize=self.tokenize,
             runner=self,
             pairing=self.paired,
+            stop=self.stop,
             limits=limits or ShadowLimits(),
             clock=lambda: self.now,
         )
@@ -83,6 +86,9 @@ class Bench:
     async def paired(self, backend: str, model: str) -> Pairing | None:
         self.pairs.append((backend, model))
         return self.pairing
+
+    def stop(self, subject: Subject) -> Stop | None:
+        return Stop("killed", "by a test") if subject.tenant in self.killed else None
 
     def check(self, drafter: str) -> None:
         if self.nobody is not None:
