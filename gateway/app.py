@@ -37,6 +37,7 @@ from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
 from gateway.policy.board import OverlayBoard
 from gateway.policy.kill_switch import KillSwitch
+from gateway.policy.stored import FileHistory, StoredPolicy
 from gateway.policy.watch import PolicyHolder
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
@@ -111,9 +112,14 @@ class _Gateway:
 async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
     """Every part of one gateway process, running."""
     async with AsyncExitStack() as closing:
-        policy = PolicyHolder(settings.policy_path, time.time)
         store = Store(settings.database_url)
         closing.push_async_callback(store.close)
+        policy: PolicyHolder | StoredPolicy
+        if settings.policy_source == "store":
+            policy = StoredPolicy(store=store, clock=time.time)
+        else:
+            policy = PolicyHolder(settings.policy_path, time.time)
+        history = FileHistory(store=store, current=lambda: policy.current)
         switch = KillSwitch(settings.kill_path, settings.kill, time.time)
         overlays = OverlayBoard(store=store, switch=switch, clock=time.time)
         resolver = aiohttp.ThreadedResolver()
@@ -136,7 +142,10 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
 
         counters = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         metrics = Metrics(
-            fleet=registry.snapshot, policy=policy, multiprocess_dir=Path(counters) if counters else None
+            fleet=registry.snapshot,
+            policy=policy,
+            kills=lambda: len(overlays.current.kills(time.time())),
+            multiprocess_dir=Path(counters) if counters else None,
         )
         closing.enter_context(
             ProcessLogs(
@@ -249,6 +258,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             keys=keys,
             runner_gate=RunnerGate(runner_token),
             policy=policy,
+            overlays=overlays,
             calibrations=calibrations,
             standings=standings,
             metrics=metrics.exposition,
@@ -262,6 +272,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
 
         await _first_look(store, keys, registry, runners, overlays)
+        if isinstance(policy, StoredPolicy):
+            await policy.sync_once()
         await closing.enter_async_context(
             keep_running(
                 {
@@ -273,6 +285,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "calibration": calibrations.run_meter,
                     "predictions": worths.run,
                     "policy": lambda: policy.run(_POLICY_POLL_S),
+                    "policy history": lambda: history.run(_POLICY_POLL_S),
                     "store writer": writer.run,
                     "retention": retention.run,
                     "shadow": feed.run,

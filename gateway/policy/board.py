@@ -118,6 +118,19 @@ class OverlayBoard:
         logger.warning("overlay %s was lifted by %s", overlay_id, by)
         await self.sync_once()
 
+    async def lift_kills(self, *, by: str) -> None:
+        """End every kill in the store.
+
+        Raises:
+            StoreError: The store cannot be used now.
+        """
+        now = self._clock()
+        for overlay in await self._store.overlays.in_force(now):
+            if overlay.kind is OverlayKind.KILL:
+                await self._store.overlays.lift(overlay.id, at=now, by=by)
+                logger.warning("overlay %s was lifted by %s", overlay.id, by)
+        await self.sync_once()
+
     async def newest(self, limit: int) -> tuple[Overlay, ...]:
         """The last `limit` that were stored, whether they hold or not, newest first.
 

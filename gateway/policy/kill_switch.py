@@ -6,6 +6,7 @@ Whoever reaches for it is in a hurry, so whatever cannot be read or understood k
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +52,18 @@ def scopes_in(text: str) -> tuple[Scope, ...]:
 
 
 def line_of(scope: Scope) -> str:
-    """The line by which a switch's text says `scope`."""
+    """The line by which a switch's text says `scope`.
+
+    Raises:
+        NotUnderstood: There is none.
+    """
     named = [f"{name} {value}" for name in _SCOPES if (value := getattr(scope, name)) is not None]
     if len(named) > 1:
         raise NotUnderstood("a line of the kill file names one of tenant, model and backend, not several")
-    return named[0] if named else EVERYTHING
+    line = named[0] if named else EVERYTHING
+    if scopes_in(line) != (scope,):
+        raise NotUnderstood(f"a line of the kill file cannot name {line[:80]!r}")
+    return line
 
 
 class KillSwitch:
@@ -161,3 +169,39 @@ def _log(said: Switched, where: str) -> None:
         logger.warning("kill switch: %s kills %s", where, killed)
     else:
         logger.info("kill switch: %s kills nothing", where)
+
+
+def write_file(file: Path, scope: Scope, comment: str) -> str:
+    """Have the file kill `scope` besides what it kills already; what it kills then, in words.
+
+    Raises:
+        NotUnderstood: A line cannot say the scope.
+        OSError: The file cannot be read or written.
+    """
+    line = line_of(scope)
+    before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
+    # A line added to a file that kills everything could narrow that.
+    if before is not None and _kills_everything(before):
+        return str(Scope())
+    text = f"{before or ''}# {' '.join(comment.split())}\n{line}\n"
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)
+    return str(Scope()) if _kills_everything(text) else "; ".join(map(str, scopes_in(text)))
+
+
+def _kills_everything(text: str) -> bool:
+    try:
+        return Scope() in scopes_in(text)
+    except NotUnderstood:
+        return True
+
+
+def remove_file(file: Path) -> None:
+    """Take the file away; one that is not there is no error.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    file.unlink(missing_ok=True)

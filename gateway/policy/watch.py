@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.errors import PolicyError
+from gateway.errors import Conflict, PolicyError
 from gateway.policy.load import (
     LoadedPolicy,
+    PolicySource,
     default_policy,
     load_policy,
     policy_from,
     read_content,
     revision_of,
 )
+from gateway.store.model import PolicyRevision
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,24 @@ class PolicyHolder:
     def path(self) -> Path | None:
         """The file that is watched."""
         return self._path
+
+    @property
+    def source(self) -> PolicySource:
+        """Where policies come from: `file`, or `default` without one."""
+        return "file" if self._path else "default"
+
+    async def put(self, text: str, *, based_on: str, author: str, reason: str) -> PolicyRevision:  # noqa: ARG002
+        """Refuse: who writes the file decides.
+
+        Raises:
+            Conflict: Always; says where the file is.
+        """
+        raise Conflict(
+            f"The policy comes from the file {self._path}; edit it there, and it is in force within seconds."
+            if self._path
+            else "The gateway runs without a policy. Start it with --policy FILE, or with "
+            "ACE_POLICY_SOURCE=store to keep the policy in the store."
+        )
 
     @property
     def error(self) -> str | None:

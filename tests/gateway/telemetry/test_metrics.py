@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
 @dataclass
 class Loaded:
     policy: Policy
+    revision: str = "rev1"
+    loaded_at: float = 5.0
 
 
 @dataclass
@@ -33,7 +35,8 @@ class Gateway:
     def __init__(self) -> None:
         self.fleet = FleetSnapshot((Backend(name="b", url="http://b", state=BackendState.UP, models=("m",)),))
         self.policy = Holder(Loaded(Policy(version=1, rules=(Rule(name="chat", mode=Mode.SHADOW),))))
-        self.metrics = Metrics(fleet=lambda: self.fleet, policy=self.policy)
+        self.kills = 0
+        self.metrics = Metrics(fleet=lambda: self.fleet, policy=self.policy, kills=lambda: self.kills)
 
     def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         families = text_string_to_metric_families(self.metrics.exposition().decode())
@@ -218,7 +221,7 @@ from tests.gateway.telemetry.test_metrics import Gateway
 from gateway.telemetry.metrics import Metrics
 gateway = Gateway()
 metrics = Metrics(
-    fleet=lambda: gateway.fleet, policy=gateway.policy, multiprocess_dir=Path(sys.argv[1])
+    fleet=lambda: gateway.fleet, policy=gateway.policy, kills=lambda: 0, multiprocess_dir=Path(sys.argv[1])
 )
 for _ in range(int(sys.argv[2])):
     metrics.access(access())
