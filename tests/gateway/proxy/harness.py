@@ -26,7 +26,7 @@ from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
-from gateway.policy.overlays import KILLED, Overlays, Stop
+from gateway.policy.overlays import KILLED, NO_OVERLAYS, Overlays, Stop
 from gateway.policy.standing import Standing
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
@@ -171,6 +171,7 @@ class Gateway:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run)
+        self._begun = threading.Event()
 
     def __enter__(self) -> Gateway:
         self._thread.start()
@@ -187,18 +188,30 @@ class Gateway:
 
     async def _serve(self) -> None:
         try:
-            async with checked_session() as to_runners, keep_running({"told": self.speculations.run}):
+            async with checked_session() as to_runners, keep_running({"told": self._tell}):
                 self._plane = self._data_plane(to_runners)
                 self._loop = asyncio.get_running_loop()
+                self._begun.set()
                 await self._server.serve(sockets=[self._listener])
         finally:
             await self.pool.close()
+
+    async def _tell(self) -> None:
+        await self.speculations.run(repeat_s=0.01)
 
     def kill(self) -> None:
         """Stop all that is speculating, and all that would be."""
         self.stop = Stop(KILLED, "by a test")
         self.standings.standing = replace(self.standings.standing, overlays=Overlays(read=False))
-        self._loop.call_soon_threadsafe(self.speculations.check)
+        done = threading.Event()
+        assert self._begun.wait(PATIENCE_S)
+        self._loop.call_soon_threadsafe(lambda: (self.speculations.check(), done.set()))
+        assert done.wait(PATIENCE_S)
+
+    def resume(self) -> None:
+        """Let what comes be speculated again."""
+        self.stop = None
+        self.standings.standing = replace(self.standings.standing, overlays=NO_OVERLAYS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._plane(scope, receive, send)
