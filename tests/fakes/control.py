@@ -106,7 +106,9 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "policy": policy,
         "overlays": overlays,
         "calibrations": calibrations,
-        "standings": standings_of(store, runners, policy, load, calibrations, clock),
+        "standings": standings_of(
+            store, runners, policy, load, calibrations, clock, lambda: overlays.current
+        ),
         "metrics": lambda: b"ace_requests_total 1.0\n",
         "clock": clock,
     }

@@ -173,10 +173,10 @@ WAYS = pytest.mark.parametrize(
 
 def last_move(count: Callable[[], float], kill: Callable[[], None]) -> float:
     """Seconds from a kill to the last time that a counter moved."""
-    began = time.monotonic()
     killing = threading.Thread(target=kill)
+    seen = count()
+    began = moved_at = time.monotonic()
     killing.start()
-    seen, moved_at = count(), began
     while (now := time.monotonic()) < began + WATCHED_S:
         if (counted := count()) != seen:
             seen, moved_at = counted, now

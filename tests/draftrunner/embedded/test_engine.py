@@ -352,9 +352,8 @@ def test_a_request_turned_plain_drafts_no_more_from_the_next_forward_on() -> Non
         raw.let(60)
         (answer,) = deliveries.answers([ask])
     widths = [len(tokens) for tokens in raw.fed[1:]]
-    assert widths[0] == 5
+    assert min(widths[: fed - 1]) > 1
     # One more forward may have been under way.
-    assert set(widths[: fed - 1]) == {5}
     assert set(widths[fed + 1 :]) == {1}
     assert answer.finish is not None
     assert answer.finish.steps[-1].drafted == 0

@@ -213,6 +213,24 @@ def test_the_page_shows_the_names_of_the_table_and_no_others(gateway: Gateway) -
     assert shown == set(table.COUNTERS) | histograms | set(table.GAUGES)
 
 
+def test_the_policy_in_force_and_kills_can_be_alerted_on() -> None:
+    gateway = Gateway()
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev1") == 5.0
+    assert gateway.value("ace_kill_active") == 0
+    gateway.kills = 2
+    gateway.policy.current = Loaded(Policy(version=1), revision="rev2", loaded_at=6.0)
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev1") is None
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev2") == 6.0
+    assert gateway.value("ace_kill_active") == 2
+
+
+def test_the_speed_of_an_answer_that_a_kill_cut_is_in_no_arm() -> None:
+    gateway = Gateway()
+    gateway.metrics.stage(stage(action="speculate", reason="killed"))
+    assert gateway.value("ace_decode_tokens_total") is None
+    assert gateway.value("ace_spec_draft_tokens_total")
+
+
 WORKER = """
 import sys
 from pathlib import Path
