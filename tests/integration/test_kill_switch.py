@@ -64,6 +64,7 @@ class Site:
         self.file = stack.folder / "data" / "kill"
         self._keys = {tenant: stack.key(tenant) for tenant in TENANTS}
         self._asked = 0
+        until(self._keys_are_known, "the keys known to every worker")
 
     def ask(self, tenant: str, *, tokens: int = 32) -> tuple[str, str]:
         """A request's id, and its whole answer."""
@@ -108,6 +109,11 @@ class Site:
         self.file.unlink(missing_ok=True)
         self.stack.admin.delete("/kill").raise_for_status()
         until(lambda: self._speculates_everywhere(), "speculation after the kill was lifted")
+
+    def _keys_are_known(self) -> bool:
+        url = f"{self.stack.gateway.url}/v1/models"
+        asked = [{"authorization": f"Bearer {key}"} for key in self._keys.values()] * WORKERS
+        return all(httpx.get(url, headers=headers, trust_env=False).is_success for headers in asked)
 
     def _speculates_everywhere(self) -> bool:
         # Each connection is one worker's, and a new one may be any's.
