@@ -18,7 +18,7 @@ END = "<!-- end of the generated part -->\n"
 
 _PLACES: Mapping[str, str] = {
     "": "top level",
-    "Rule": "`rules`, each",
+    "Rule": "each of `rules`",
     "Defaults": "`defaults`",
     "Match": "`match`",
     "Lookahead": "`lookahead` as a range",
@@ -79,7 +79,8 @@ def _value(described: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     match described:
         case {"$ref": str(reference)}:
             name = reference.rpartition("/")[2]
-            return _PLACES[name] if name in _PLACES else _value(schema["$defs"][name], schema)
+            is_mapping = name in _PLACES
+            return f"a mapping, see {_PLACES[name]}" if is_mapping else _value(schema["$defs"][name], schema)
         case {"anyOf": forms} | {"oneOf": forms}:
             return " or ".join(_value(form, schema) for form in forms)
         case {"const": only}:
@@ -87,7 +88,7 @@ def _value(described: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
         case {"enum": words}:
             return ", ".join(f"`{_word(word)}`" for word in words)
         case {"type": "array"}:
-            return f"a list of: {_value(described['items'], schema)}"
+            return f"a list of {_value(described['items'], schema)}"
         case {"type": "integer" | "number" as kind}:
             return f"{'a whole number' if kind == 'integer' else 'a number'}{_bounds(described)}"
         case {"type": "string", "pattern": pattern}:

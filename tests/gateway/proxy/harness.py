@@ -205,7 +205,8 @@ class Gateway:
         self.standings.standing = replace(self.standings.standing, overlays=Overlays(read=False))
         done = threading.Event()
         assert self._begun.wait(PATIENCE_S)
-        self._loop.call_soon_threadsafe(lambda: (self.speculations.check(), done.set()))
+        self._loop.call_soon_threadsafe(self.speculations.check)
+        self._loop.call_soon_threadsafe(done.set)
         assert done.wait(PATIENCE_S)
 
     def resume(self) -> None:
