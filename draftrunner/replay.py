@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,10 @@ from draftrunner.model import NOBODY, Drafter, Origin, TeacherForced
 
 UNKNOWN_ID = -1
 """Stands in an answer for a token that was emitted but whose id is not known. No draft equals it."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for the replay any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,7 @@ def replay(
     ks: Iterable[int],
     origin: Origin = NOBODY,
     max_tokens: int | None = None,
+    is_abandoned: Callable[[], bool] = lambda: False,
 ) -> dict[int, Replayed]:
     """Score `answer_ids` as if it had been generated with each lookahead in `ks`.
 
@@ -113,6 +118,11 @@ def replay(
         origin: Whose answer it is, and when its request began.
         max_tokens: Most tokens that the answer could have had, for an engine that drafts none beyond them.
             None for one that does.
+        is_abandoned: Asked before each position that is drafted for. The one pass of a TeacherForced drafter
+            is not interrupted.
+
+    Raises:
+        Abandoned: Nobody waits for the counts any more.
     """
     lookaheads = sorted(set(ks))
     if not lookaheads:
@@ -120,10 +130,20 @@ def replay(
     if isinstance(drafter, TeacherForced):
         positions = _guessed(prompt_ids, answer_ids, drafter, lookaheads[-1], max_tokens)
     elif drafter.consistent:
-        positions = _proposed(prompt_ids, answer_ids, drafter, lookaheads[-1], origin, max_tokens)
+        starts = _while_awaited(answer_ids, is_abandoned)
+        positions = _proposed(prompt_ids, answer_ids, starts, drafter, lookaheads[-1], origin, max_tokens)
     else:
-        return _walked_together(prompt_ids, answer_ids, drafter, lookaheads, origin, max_tokens)
+        starts = _while_awaited(answer_ids, is_abandoned)
+        return _walked_together(prompt_ids, answer_ids, starts, drafter, lookaheads, origin, max_tokens)
     return {k: _walk(positions, k) for k in lookaheads}
+
+
+def _while_awaited(answer_ids: Sequence[int], is_abandoned: Callable[[], bool]) -> Iterator[int]:
+    """Every position at which a pass may start."""
+    for start in range(1, len(answer_ids)):
+        if is_abandoned():
+            raise Abandoned
+        yield start
 
 
 def _guessed(
@@ -146,6 +166,7 @@ def _guessed(
 def _proposed(
     prompt_ids: Sequence[int],
     answer_ids: Sequence[int],
+    starts: Iterable[int],
     drafter: Drafter,
     k: int,
     origin: Origin,
@@ -154,7 +175,7 @@ def _proposed(
     """From a proposal at every position."""
     positions: list[_Position] = []
     with contextlib.closing(drafter.open(prompt_ids, origin)) as session:
-        for start in range(1, len(answer_ids)):
+        for start in starts:
             session.extend(answer_ids[start - 1 : start])
             draft = session.propose(_most(k, start, max_tokens))
             positions.append(_position(draft, answer_ids, start))
@@ -164,6 +185,7 @@ def _proposed(
 def _walked_together(
     prompt_ids: Sequence[int],
     answer_ids: Sequence[int],
+    starts: Iterable[int],
     drafter: Drafter,
     lookaheads: Sequence[int],
     origin: Origin,
@@ -173,7 +195,7 @@ def _walked_together(
     passes: dict[int, list[_Position]] = {k: [] for k in lookaheads}
     next_start = dict.fromkeys(lookaheads, 1)
     with contextlib.closing(drafter.open(prompt_ids, origin)) as session:
-        for start in range(1, len(answer_ids)):
+        for start in starts:
             session.extend(answer_ids[start - 1 : start])
             for k in [k for k in lookaheads if next_start[k] == start]:
                 draft = session.propose(_most(k, start, max_tokens))

@@ -4,6 +4,7 @@ ServiceError                    answered in OpenAI's error shape
 ├── InvalidRequest         400
 ├── Unauthorised           401
 ├── RequestTooLarge        413
+├── CallerLeft             499  seen by nobody
 └── Busy                   503  with Retry-After
 """
 
@@ -64,6 +65,12 @@ class RequestTooLarge(ServiceError):
     """More bytes or ids than one replay may hold."""
 
     status, code, kind = 413, "request_too_large", "invalid_request_error"
+
+
+class CallerLeft(ServiceError):
+    """Nobody waits for the answer, so it was not worked out."""
+
+    status, code = 499, "caller_left"
 
 
 class Busy(ServiceError):

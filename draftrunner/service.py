@@ -7,7 +7,8 @@ import contextlib
 import importlib.metadata
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +25,9 @@ from draftrunner.listening import listen, own_url
 from draftrunner.loop_service import IDLE_S, LOOPS_AT_ONCE, LoopRoute
 from draftrunner.model import MAX_LOOKAHEAD, Origin
 from draftrunner.profiles import PROFILES
-from draftrunner.replay import UNKNOWN_ID, Replayed, replay
+from draftrunner.replay import UNKNOWN_ID, Abandoned, Replayed, replay
 from draftrunner.requests import (
+    CallerLeft,
     InvalidRequest,
     Lookahead,
     RequestTooLarge,
@@ -144,7 +146,8 @@ def create_app(
     async def replay_answer(request: fastapi.Request) -> fastapi.Response:
         body = await _read_body(request)
         with slots.taken():
-            content = await asyncio.to_thread(replay_body, body, drafters)
+            async with _watched(request) as left:
+                content = await asyncio.to_thread(replay_body, body, drafters, left.is_set)
         return fastapi.Response(content, media_type="application/json")
 
     @app.post("/v1/detokenize", dependencies=authorised)
@@ -160,14 +163,19 @@ def create_app(
     return app
 
 
-def replay_body(body: bytes, drafters: Drafters) -> bytes:
+def replay_body(body: bytes, drafters: Drafters, caller_left: Callable[[], bool] = lambda: False) -> bytes:
     """Answer the JSON of a `/v1/replay` body with the JSON of its curve, or raise a ServiceError.
 
     The drafter then learns the answer, for later requests of its tenant.
     """
     asked = _parsed(body, drafters)
     drafter = drafters[asked.drafter][asked.profile]
-    curve = replay(asked.prompt_ids, asked.answer_ids, drafter, asked.ks, asked.origin, asked.limit)
+    try:
+        curve = replay(
+            asked.prompt_ids, asked.answer_ids, drafter, asked.ks, asked.origin, asked.limit, caller_left
+        )
+    except Abandoned:
+        raise CallerLeft from None
     drafter.learn([token for token in asked.answer_ids if token != UNKNOWN_ID], asked.origin)
     return orjson.dumps(
         {
@@ -245,6 +253,23 @@ def _bearer_check(token: str) -> Callable[[fastapi.Request], Awaitable[None]]:
         check_bearer(request, token)
 
     return check
+
+
+@contextlib.asynccontextmanager
+async def _watched(request: fastapi.Request) -> AsyncIterator[threading.Event]:
+    """Set once the caller has hung up, as a gateway does when a kill stops what it has asked for."""
+    left = threading.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield left
+    finally:
+        watching.cancel()
 
 
 async def _read_body(request: fastapi.Request) -> bytes:

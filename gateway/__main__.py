@@ -17,7 +17,9 @@ COMMANDS = {
     "backends": ("gateway.cli.backends:backends", "Register, show, probe and remove model servers."),
     "keys": ("gateway.cli.keys:keys", "Make, list and revoke API keys."),
     "stages": ("gateway.cli.stages:stages", "Show the newest stage records."),
-    "policy": ("gateway.cli.policy:policy", "Check and try policy files."),
+    "policy": ("gateway.cli.policy:policy", "Check, try, compare and roll back policies."),
+    "kill": ("gateway.cli.overlays:kill", "Stop all speculation, or one tenant's, model's or backend's."),
+    "overlays": ("gateway.cli.overlays:overlays", "Demote rules and shorten drafts beside the policy."),
     "init": ("gateway.cli.policy:init", "Write a first policy."),
     "demo": ("gateway.cli.demo:demo", "Measure speculation on this machine, end to end."),
 }

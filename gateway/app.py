@@ -37,10 +37,14 @@ from gateway.fleet.urls import CheckedResolver
 from gateway.keys import KeyRing, RunnerGate, open_runner_token
 from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
+from gateway.policy.board import OverlayBoard
+from gateway.policy.kill_switch import KillSwitch
+from gateway.policy.stored import FileHistory, StoredPolicy
 from gateway.policy.watch import PolicyHolder
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
+from gateway.proxy.speculations import Speculations
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.settings import Settings
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
@@ -110,9 +114,16 @@ class _Gateway:
 async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
     """Every part of one gateway process, running."""
     async with AsyncExitStack() as closing:
-        policy = PolicyHolder(settings.policy_path, time.time)
         store = Store(settings.database_url)
         closing.push_async_callback(store.close)
+        policy: PolicyHolder | StoredPolicy
+        if settings.policy_source == "store":
+            policy = StoredPolicy(store=store, clock=time.time)
+        else:
+            policy = PolicyHolder(settings.policy_path, time.time)
+        history = FileHistory(store=store, current=lambda: policy.current)
+        switch = KillSwitch(settings.kill_path, settings.kill, time.time)
+        overlays = OverlayBoard(store=store, switch=switch, clock=time.time)
         resolver = aiohttp.ThreadedResolver()
 
         owner = secrets.token_hex(8)
@@ -134,7 +145,10 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
 
         counters = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         metrics = Metrics(
-            fleet=registry.snapshot, policy=policy, multiprocess_dir=Path(counters) if counters else None
+            fleet=registry.snapshot,
+            policy=policy,
+            kills=lambda: len(overlays.current.kills(time.time())),
+            multiprocess_dir=Path(counters) if counters else None,
         )
         closing.enter_context(
             ProcessLogs(
@@ -182,6 +196,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
             pairing=pairings.settled,
+            stop=overlays.stop,
             limits=ShadowLimits(max_answers=settings.shadow_queue),
             clock=time.monotonic,
         )
@@ -224,7 +239,11 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             worths=worths,
             policy=policy,
             pairing=pairings.of_live,
+            overlays=lambda: overlays.current,
         )
+        speculations = Speculations(stop=overlays.stop, pool=pool)
+        overlays.on_change(speculations.check)
+        overlays.on_change(feed.check)
         loop = LoopExecutor(
             pool=pool,
             tokenize=tokenize,
@@ -244,6 +263,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             book=MultiplierBook(),
             load=load,
             standings=standings,
+            speculations=speculations,
             report_unreachable=registry.report_unreachable,
             limits=Limits(body_bytes=settings.max_body_bytes),
             retries=RetryBudget(),
@@ -255,6 +275,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             keys=keys,
             runner_gate=RunnerGate(runner_token),
             policy=policy,
+            overlays=overlays,
             calibrations=calibrations,
             standings=standings,
             metrics=metrics.exposition,
@@ -268,7 +289,9 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
         )
 
-        await _first_look(store, keys, registry, runners)
+        await _first_look(store, keys, registry, runners, overlays)
+        if isinstance(policy, StoredPolicy):
+            await policy.sync_once()
         await closing.enter_async_context(
             keep_running(
                 {
@@ -280,25 +303,30 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "calibration": calibrations.run_meter,
                     "predictions": worths.run,
                     "policy": lambda: policy.run(_POLICY_POLL_S),
+                    "policy history": lambda: history.run(_POLICY_POLL_S),
                     "store writer": writer.run,
                     "retention": retention.run,
                     "engine loads": engine_watch.run,
                     "engine blocks": block_keeper.run,
                     "shadow": feed.run,
                     "pairings": pairings.run,
+                    "overlays": overlays.run,
+                    "speculations": speculations.run,
                 }
             )
         )
         yield _Planes(data=data, control=control)
 
 
-async def _first_look(store: Store, keys: KeyRing, registry: Registry, runners: Runners) -> None:
+async def _first_look(
+    store: Store, keys: KeyRing, registry: Registry, runners: Runners, overlays: OverlayBoard
+) -> None:
     """What the store knows, before the first request. A store that is down now is read when it is back."""
     try:
         await store.migrate()
     except StoreError as error:
         logger.warning("Starting without the store, which is tried again: %s", error)
-    await asyncio.gather(keys.sync_once(), registry.sync_once(), runners.sync_once())
+    await asyncio.gather(keys.sync_once(), registry.sync_once(), runners.sync_once(), overlays.sync_once())
 
 
 async def _migrate(store: Store) -> None:

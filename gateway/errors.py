@@ -21,6 +21,7 @@ GatewayError
 │   └── NoBackendUp            503
 ├── CalibrationFailed          503  a step of the loop could not be timed on a backend
 ├── StoreError                 503  the database cannot be used now; the data plane goes on without it
+│   └── KillNotStored          503  nothing was killed; says how to do so without the store
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
     ├── PolicyError
@@ -219,6 +220,19 @@ class StoreError(GatewayError):
         super().__init__(
             f"The store {store} cannot be used: {cause}. "
             "Look at the disk or the database server, then try again."
+        )
+
+
+class KillNotStored(StoreError):
+    """A kill could not be stored, so nothing was killed."""
+
+    code = "kill_not_stored"
+
+    def __init__(self, why: str, file: str) -> None:
+        GatewayError.__init__(
+            self,
+            f"NOTHING WAS KILLED: {why} To kill without the store, on each replica: touch {file} "
+            "(empty it kills everything; lines `tenant NAME`, `model NAME` or `backend NAME` narrow that).",
         )
 
 

@@ -33,6 +33,9 @@ class Settings:
         retention_days: Stage records older than this are deleted.
         retention_rows: Stage records beyond this many are deleted, oldest first.
         shadow_queue: Finished answers that may wait for replay; more are skipped and counted.
+        policy_source: `file`, or `store`: the policy is then kept there, and `policy_path` only begins it.
+        kill: What is killed as long as the gateway runs, in the words of the kill file.
+        kill_file: A file whose existence kills; None means `kill` in `data_dir`.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +53,9 @@ class Settings:
     retention_days: float = 7.0
     retention_rows: int = 1_000_000
     shadow_queue: int = 256
+    policy_source: str = "file"
+    kill: str | None = None
+    kill_file: Path | None = None
 
     @classmethod
     def load(cls, env: Mapping[str, str], **flags: object) -> Settings:
@@ -87,6 +93,11 @@ class Settings:
     def database_url(self) -> str:
         """The store's SQLAlchemy URL."""
         return self.store_url or f"sqlite:///{self.data_dir.resolve() / 'ace.db'}"
+
+    @property
+    def kill_path(self) -> Path:
+        """The file whose existence kills."""
+        return (self.kill_file or self.data_dir / "kill").absolute()
 
     @property
     def runner_token_file(self) -> Path:
@@ -155,6 +166,10 @@ ALLOWED: Mapping[str, _Allowed] = {
     "retention_days": _number(float, 0.01, 3650),
     "retention_rows": _number(int, 100, 100_000_000),
     "shadow_queue": _number(int, 1, 100_000),
+    "policy_source": _Allowed("file or store", _text("file|store")),
+    # Any text: whoever throws the switch must not be refused. What is not understood kills everything.
+    "kill": _Allowed("all, or lines `tenant NAME`, `model NAME`, `backend NAME`", str),
+    "kill_file": _PATH,
 }
 """What each field of Settings may be."""
 

@@ -21,6 +21,8 @@ from draftrunner.embedded.sampling import Sampling
 from draftrunner.model import MAX_LOOKAHEAD
 
 MAX_STOP_STRINGS = 4
+MAX_PLAIN = 1024
+"""Most requests that one call turns plain."""
 MAX_LOGPROBS = 20
 DEFAULT_LOOKAHEAD = 5
 DEFAULT_DRAFTER = "ngram"
@@ -78,7 +80,11 @@ NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Extras(BaseModel):
-    """`vllm_xargs`, as far as it is ours: the `in_engine` contract, and drafts to be scored."""
+    """`vllm_xargs`, as far as it is ours: the `in_engine` contract, and drafts to be scored.
+
+    Attributes:
+        ace_plain: Values of `x-request-id`: for those requests, wherever they are, no more is drafted.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -87,6 +93,7 @@ class Extras(BaseModel):
     ace_score: Annotated[int, Field(ge=0, le=MAX_LOOKAHEAD)] | None = None
     ace_drafter: str = DEFAULT_DRAFTER
     ace_tenant: Annotated[str, Field(max_length=256)] = ""
+    ace_plain: Annotated[list[NonEmpty], Field(max_length=MAX_PLAIN)] = []
 
 
 class StreamOptions(BaseModel):

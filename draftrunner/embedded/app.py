@@ -131,6 +131,8 @@ class _Routes:
     async def chat(self, request: fastapi.Request) -> fastapi.Response:
         body = await _parsed(request, api.ChatBody)
         self._check_model(body.model)
+        # Now, and not when its own turn comes: the queue may be long, or too full to take it.
+        self._backend.engine.decode_plainly(body.speculation.ace_plain)
         ask = await asyncio.to_thread(self._backend.reader.chat, body)
         shape = ChatShape(self._heading("chatcmpl", body), self._backend.spell)
         return await self._answer(body, [ask], shape, request)
@@ -138,6 +140,7 @@ class _Routes:
     async def completions(self, request: fastapi.Request) -> fastapi.Response:
         body = await _parsed(request, api.CompletionBody)
         self._check_model(body.model)
+        self._backend.engine.decode_plainly(body.speculation.ace_plain)
         self._check_prompts(len(body.prompts))
         asks = await asyncio.to_thread(self._backend.reader.completion, body)
         shape = CompletionShape(self._heading("cmpl", body), self._backend.spell)
@@ -189,7 +192,7 @@ class _Routes:
     async def _answer(
         self, body: api.GenerationBody, asks: Sequence[Ask], shape: Shape, request: fastapi.Request
     ) -> fastapi.Response:
-        call = _Call(self._backend.engine, asks)
+        call = _Call(self._backend.engine, asks, request.headers.get("x-request-id", ""))
         if body.stream:
             return _StreamedAnswer(call, self._events(call, shape, body.wants_stream_usage))
         return await _unless_client_leaves(request, self._whole(call, shape))
@@ -235,7 +238,7 @@ class _Call:
         Busy: The queue is full.
     """
 
-    def __init__(self, engine: Engine, asks: Sequence[Ask]) -> None:
+    def __init__(self, engine: Engine, asks: Sequence[Ask], request_id: str) -> None:
         self.answers = [Answer(ask) for ask in asks]
         self._deliveries: asyncio.Queue[tuple[int, Emission | Failure]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -244,7 +247,7 @@ class _Call:
             loop.call_soon_threadsafe(self._deliveries.put_nowait, (index, event))
 
         try:
-            self._submission = engine.submit(asks, deliver)
+            self._submission = engine.submit(asks, deliver, request_id)
         except QueueFull:
             raise Busy(
                 f"Not enough of the {engine.limits.prompts} places for prompts are free. "

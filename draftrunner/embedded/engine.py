@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from draftrunner.embedded.contexts import ContextStore
@@ -58,10 +58,17 @@ class Limits:
 
 
 class Submission:
-    """The prompts of one request, while the engine holds them."""
+    """The prompts of one request, while the engine holds them.
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    Attributes:
+        request_id: As its client calls it; empty where it has no name.
+        plain: Whether no more is to be drafted for it.
+    """
+
+    def __init__(self, request_id: str, wake: Callable[[], None]) -> None:
         self._wake = wake
+        self.request_id = request_id
+        self.plain = False
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -136,13 +143,13 @@ class Engine:
             self._changed.notify()
         self._thread.join()
 
-    def submit(self, asks: Sequence[Ask], deliver: Deliver) -> Submission:
+    def submit(self, asks: Sequence[Ask], deliver: Deliver, request_id: str = "") -> Submission:
         """Queue the prompts of one request: all of them, or none.
 
         Raises:
             QueueFull: There is no room for all of them.
         """
-        submission = Submission(self._wake)
+        submission = Submission(request_id, self._wake)
         now = self._clock()
         with self._changed:
             if len(self._running) + len(self._waiting) + len(asks) > self.limits.prompts:
@@ -155,6 +162,13 @@ class Engine:
         for ask in asks:
             self._metrics.prompt_accepted(len(ask.prompt))
         return submission
+
+    def decode_plainly(self, request_ids: Collection[str]) -> None:
+        """Draft no more for these requests, from the next forward on; also for those that still wait."""
+        with self._changed:
+            for job in (*self._running, *self._waiting):
+                if job.submission.request_id in request_ids:
+                    job.submission.plain = True
 
     def _wake(self) -> None:
         with self._changed:
@@ -216,7 +230,14 @@ class Engine:
         except Exception:
             logger.exception("Drafter %s failed after the end of an answer", job.ask.drafter)
 
+    def _end_drafting(self, job: _Job, generation: Generation) -> None:
+        generation.decode_plainly()
+        self._let_go(job)
+        job.session = None
+
     def _forward(self, job: _Job, generation: Generation | Scoring) -> bool:
+        if job.submission.plain and isinstance(generation, Generation):
+            self._end_drafting(job, generation)
         was_prefilling = generation.prefilling
         emission = generation.advance()
         if emission is None:
@@ -235,7 +256,7 @@ class Engine:
 
     def _begin_answer(self, job: _Job) -> Generation:
         ask = job.ask
-        if ask.mode is Mode.PROD:
+        if ask.mode is Mode.PROD and not job.submission.plain:
             job.session = self._drafters[ask.drafter].open(ask.prompt, ask.origin)
         return Generation(
             ask,

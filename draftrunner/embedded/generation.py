@@ -183,6 +183,10 @@ class Generation:
         """The keys and values computed so far."""
         return self._target.cache
 
+    def decode_plainly(self) -> None:
+        """Ask the drafter no more."""
+        self._session = None
+
     def advance(self) -> Emission | None:
         """Run one forward. Returns None while the prompt is not wholly computed."""
         return self._prefill() if self.prefilling else self._decode()

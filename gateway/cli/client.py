@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -63,9 +64,13 @@ class GatewayClient:
         """The JSON that a route answers to a JSON body."""
         return self._call("POST", path, json=body, timeout=time_limit_s)
 
-    def delete(self, path: str) -> None:
-        """Delete what the path names."""
-        self._call("DELETE", path)
+    def put(self, path: str, body: object) -> Any:
+        """The JSON that a route answers to a JSON body put there."""
+        return self._call("PUT", path, json=body)
+
+    def delete(self, path: str, **params: str) -> Any:
+        """Delete what the path names; the JSON that is answered, if any."""
+        return self._call("DELETE", path, params=params)
 
     def _call(self, method: str, path: str, **kwargs: Any) -> Any:
         try:
@@ -104,6 +109,14 @@ def _error_message(reply: httpx.Response) -> str:
     except (ValueError, LookupError, TypeError):
         message = f"{reply.request.url} answered HTTP {reply.status_code}."
     return printable(message)
+
+
+def operator() -> str:
+    """Who types: the name under which this machine knows them."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
 
 
 def with_gateway(

@@ -53,9 +53,11 @@ async def prepare(settings: Settings) -> str | None:
 
     Raises:
         SettingsError: Others could connect, and nothing would ask them for a key.
+        PolicyError: The store has no policy yet, and the file that would begin it is no valid one.
         StoreError: The store cannot be used.
     """
     from gateway.keys import KeyRing, open_runner_token
+    from gateway.policy.stored import seed
     from gateway.store.store import Store
 
     store = Store(settings.database_url)
@@ -65,6 +67,8 @@ async def prepare(settings: Settings) -> str | None:
         has_key = any(key.revoked_at is None for key in await keys.all())
         if not (settings.loopback or settings.admin_token or has_key):
             raise SettingsError(_needs_auth(settings))
+        if settings.policy_source == "store" and settings.policy_path:
+            await seed(store, settings.policy_path, time.time)
         open_runner_token(settings.runner_token, settings.runner_token_file)
         return await keys.open_admin(settings.admin_token)
     finally:
@@ -101,7 +105,7 @@ def _cannot_bind(host: str, port: int, error: OSError) -> str:
 
 
 def _check_policy(settings: Settings) -> None:
-    if settings.policy_path is not None:
+    if settings.policy_path is not None and settings.policy_source == "file":
         from gateway.policy.load import load_policy
 
         load_policy(settings.policy_path)
@@ -123,12 +127,19 @@ def _greeting(settings: Settings, admin_token: str | None) -> str:
         "REST API": f"{url}/docs",
         "metrics": f"{url}/metrics",
         "data": settings.data_dir,
-        "policy": settings.policy_path or "none, so everything is off; write one with `ace init`",
+        "policy": _policy_line(settings),
+        "kill file": settings.kill_path,
     }
     greeting = f"ACE gateway {__version__}\n" + "".join(f"  {f'{k}:':<12}{v}\n" for k, v in lines.items())
     if admin_token:
         greeting += f"\nAdmin token, shown this once; keep it as ACE_TOKEN:\n\n  {admin_token}\n"
     return greeting
+
+
+def _policy_line(settings: Settings) -> object:
+    if settings.policy_source == "store":
+        return "kept in the store; see `ace policy show`"
+    return settings.policy_path or "none, so everything is off; write one with `ace init`"
 
 
 def _uvicorn_options(settings: Settings) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
 from gateway.control.keys import key_routes
 from gateway.control.operation import Readiness, operation_routes
+from gateway.control.overlays import overlay_routes
 from gateway.control.policy import PolicyInForce, policy_routes
 from gateway.control.runners import runner_routes
 from gateway.control.stages import stage_routes
@@ -20,6 +21,7 @@ from gateway.evidence.standings import Standings
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
+from gateway.policy.board import OverlayBoard
 from gateway.store.store import Store
 
 
@@ -31,6 +33,7 @@ def create_control_app(
     keys: KeyRing,
     runner_gate: RunnerGate,
     policy: PolicyInForce,
+    overlays: OverlayBoard,
     calibrations: Calibrations,
     standings: Standings,
     metrics: Callable[[], bytes],
@@ -47,6 +50,7 @@ def create_control_app(
         keys: API keys and the admin token.
         runner_gate: Judges the runner token.
         policy: The policy in force.
+        overlays: What operators have taken away.
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
         metrics: The page for Prometheus.
@@ -61,10 +65,13 @@ def create_control_app(
     )
     answer_errors(app)
     admins = admins_only(keys.check_admin)
-    readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy)
+    readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy, overlays=overlays)
     app.include_router(operation_routes(readiness, metrics))
     app.include_router(backend_routes(registry, calibrations, admins))
-    app.include_router(policy_routes(policy, registry.snapshot, standings.of_next, clock, admins))
+    app.include_router(
+        policy_routes(policy, store.policies, registry.snapshot, standings.of_next, clock, admins)
+    )
+    app.include_router(overlay_routes(overlays, clock, admins))
     app.include_router(stage_routes(store, admins))
     app.include_router(key_routes(keys, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))

@@ -12,6 +12,7 @@ from gateway.control.policy import PolicyInForce
 from gateway.control.views import ReadyView
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
+from gateway.policy.board import OverlayBoard
 from gateway.store.store import Store
 
 
@@ -23,6 +24,7 @@ class Readiness:
     registry: Registry
     keys: KeyRing
     policy: PolicyInForce
+    overlays: OverlayBoard
 
     def reasons(self) -> Iterator[str]:
         """What is still missing. Once all is there, a store that goes down takes nothing away."""
@@ -39,6 +41,10 @@ class Readiness:
             yield self.registry.store_error
         if self.policy.error:
             yield self.policy.error
+        if not self.overlays.current.read:
+            yield "the overlays have not been read from the store yet, so nothing is speculated or replayed"
+        if self.overlays.switch.error:
+            yield f"kill switch: {self.overlays.switch.error}"
 
 
 def operation_routes(readiness: Readiness, metrics: Callable[[], bytes]) -> APIRouter:

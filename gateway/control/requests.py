@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from starlette.requests import ClientDisconnect
 
 from gateway.errors import MalformedRequest, RequestError
-from gateway.policy.model import Action, Mode
+from gateway.policy.load import MAX_POLICY_BYTES
+from gateway.policy.model import Action, Mode, Seconds
+from gateway.policy.overlays import OverlayKind
 from gateway.policy.refusals import refusals
 
 MAX_BODY_BYTES = 1 << 20
@@ -82,6 +84,85 @@ class RunnerJoin(_Strict):
     drafters: list[str] = Field(max_length=64)
     version: str = Field(max_length=64)
     draft_model: AnnouncedDraftModel | None = None
+
+
+Author = Annotated[str, Field(min_length=1, max_length=100)]
+Reason = Annotated[str, Field(min_length=1, max_length=500)]
+Pattern = Annotated[str, Field(min_length=1, max_length=300)]
+
+
+class OverlayScope(_Strict):
+    """What an overlay holds for; an absent condition holds for all."""
+
+    tenant: Pattern | None = None
+    model: Pattern | None = None
+    backend: Pattern | None = None
+    rule: Pattern | None = None
+
+
+class NewOverlay(_Strict):
+    """An overlay to put in force."""
+
+    kind: OverlayKind
+    scope: OverlayScope = OverlayScope()
+    value: Mode | Annotated[int, Field(strict=True)] | None = None
+    author: Author = "admin"
+    reason: Reason
+    lasts: Seconds | None = None
+
+
+class NewKill(_Strict):
+    """A kill of everything, or of what the conditions name."""
+
+    tenant: Pattern | None = None
+    model: Pattern | None = None
+    backend: Pattern | None = None
+    author: Author = "admin"
+    reason: Reason = "no reason given"
+    lasts: Seconds | None = None
+
+
+class Lifting(_Strict):
+    """Who lifts it."""
+
+    author: Author = "admin"
+
+
+class OverlaysWanted(_Strict):
+    """Which overlays to show."""
+
+    all: bool = False
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+class NewPolicy(_Strict):
+    """A policy to put in force in place of another."""
+
+    text: str = Field(max_length=MAX_POLICY_BYTES)
+    based_on: str = Field(min_length=1, max_length=64)
+    author: Author = "admin"
+    reason: Reason
+
+
+class RollBack(_Strict):
+    """An earlier policy to put in force again."""
+
+    revision: str = Field(min_length=1, max_length=64)
+    author: Author = "admin"
+    reason: Reason
+
+
+class HistoryWanted(_Strict):
+    """How much of the history to show."""
+
+    limit: int = Field(default=50, ge=1, le=1000)
+
+
+class DiffWanted(_Strict):
+    """Which two policies to compare; the one in force with the one before it."""
+
+    before: str | None = Field(default=None, max_length=64)
+    after: str | None = Field(default=None, max_length=64)
 
 
 class StagesWanted(_Strict):

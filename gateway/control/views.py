@@ -11,7 +11,10 @@ from pydantic import BaseModel
 from gateway.evidence.loop_costs import Calibration
 from gateway.fleet.executors import executors_of
 from gateway.fleet.model import Backend
-from gateway.store.model import Runner, StoredKey
+from gateway.policy.kill_switch import KillSwitch
+from gateway.policy.load import PolicySource
+from gateway.policy.overlays import Overlay
+from gateway.store.model import PolicyRevision, Runner, StoredKey
 
 
 class FindingView(BaseModel):
@@ -198,14 +201,57 @@ class RunnersView(BaseModel):
 
 
 class PolicyView(BaseModel):
-    """The policy in force, and why a newer file is not."""
+    """The policy in force, and why a newer one is not.
 
-    source: Literal["file", "default"]
+    Attributes:
+        number: Its place in the history; null while it has none, or the store cannot be asked.
+        text: As it was written; null where nobody wrote one.
+    """
+
+    source: PolicySource
     path: str | None
     revision: str
+    number: int | None
     loaded_at: float
+    text: str | None
     error: str | None
     policy: dict[str, Any]
+
+
+class RevisionView(BaseModel):
+    """A policy that has been in force."""
+
+    number: int
+    revision: str
+    author: str
+    reason: str
+    source: str
+    created_at: float
+
+    @classmethod
+    def of(cls, revision: PolicyRevision) -> RevisionView:
+        """How `revision` is shown."""
+        return cls(**{name: getattr(revision, name) for name in cls.model_fields})
+
+
+class RevisionTextView(RevisionView):
+    """The same with its text."""
+
+    text: str
+
+
+class HistoryView(BaseModel):
+    """Policies that have been in force, newest first."""
+
+    revisions: list[RevisionView]
+
+
+class DiffView(BaseModel):
+    """How two policies differ: a unified diff, empty for equal texts."""
+
+    before: RevisionView
+    after: RevisionView
+    diff: str
 
 
 class ExplanationView(BaseModel):
@@ -220,6 +266,76 @@ class ExplainedView(ExplanationView):
     """The same for the backend that would be chosen, and for every one that serves the model."""
 
     backends: list[ExplanationView]
+
+
+class ScopeView(BaseModel):
+    """What an overlay holds for; null holds for all."""
+
+    tenant: str | None
+    model: str | None
+    backend: str | None
+    rule: str | None
+
+
+class OverlayView(BaseModel):
+    """An overlay, in force or not."""
+
+    id: str
+    kind: str
+    scope: ScopeView
+    value: str | int | None
+    author: str
+    reason: str
+    created_at: float
+    expires_at: float | None
+    lifted_at: float | None
+    lifted_by: str | None
+    holds: bool
+
+    @classmethod
+    def of(cls, overlay: Overlay, at: float) -> OverlayView:
+        """How `overlay` is shown at Unix time `at`."""
+        return cls(**asdict(overlay), holds=overlay.holds(at))
+
+
+class SwitchView(BaseModel):
+    """The kill switch that needs no store.
+
+    Attributes:
+        file: Its existence kills.
+        thrown: Whether the file or ACE_KILL kills something now.
+        error: Why everything is killed although that is not what it says; null when it was understood.
+    """
+
+    file: str
+    thrown: bool
+    error: str | None
+
+    @classmethod
+    def of(cls, switch: KillSwitch) -> SwitchView:
+        """How `switch` is shown."""
+        return cls(file=str(switch.file), thrown=bool(switch.kills), error=switch.error)
+
+
+class OverlaysView(BaseModel):
+    """Overlays, and whether they are all.
+
+    Attributes:
+        read: Whether the store's have been read since the start; nothing is speculated before.
+    """
+
+    overlays: list[OverlayView]
+    read: bool
+    switch: SwitchView
+
+
+class KillView(BaseModel):
+    """What is killed now."""
+
+    active: bool
+    kills: list[OverlayView]
+    read: bool
+    switch: SwitchView
 
 
 class StagesView(BaseModel):

@@ -11,6 +11,7 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.policy.gate import DRAFT_MODEL
 from gateway.policy.load import PolicyInForce
+from gateway.policy.overlays import Overlays
 from gateway.policy.standing import Pairing, Standing
 
 
@@ -25,6 +26,7 @@ class Standings:
         policy: Its prod rules say whether the draft model is asked for at all.
         pairing: (backend, model) to how the live draft model's tokenizer compares; comparing is work, so it
             is only asked where a rule would use the answer.
+        overlays: What operators have taken away.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Standings:
         worths: Worths,
         policy: PolicyInForce,
         pairing: Callable[[str, str], Pairing | None],
+        overlays: Callable[[], Overlays],
     ) -> None:
         self._load = load
         self._runners = runners
@@ -43,6 +46,7 @@ class Standings:
         self._worths = worths
         self._policy = policy
         self._pairing = pairing
+        self._overlays = overlays
 
     def at(self, backend: str, model: str, running: int) -> Standing:
         """As things are now, for a request for `model` that is one of `running` at `backend`."""
@@ -53,6 +57,7 @@ class Standings:
             costs=self._calibrations.known(),
             worths=self._worths.known(),
             pairing=self._pairing(backend, model) if self._draft_model_is_asked_for() else None,
+            overlays=self._overlays(),
         )
 
     def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:

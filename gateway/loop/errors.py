@@ -20,6 +20,8 @@ class WhyPlain(StrEnum):
     """The draft runner went away, or said nothing for too long."""
     RUNNER_DISAGREED = "runner_disagreed"
     """What the draft runner said does not follow from what the target chose."""
+    KILLED = "killed"
+    """An operator's kill, before the first token or on the way."""
     TARGET_REFUSED = "target_refused"
     """The target did not answer a verification call."""
 

@@ -19,6 +19,7 @@ from gateway.loop.strategies import LONGEST_CONTEXT, STRATEGIES
 from gateway.loop.text import AnswerText
 from gateway.loop.writing import Writing
 from gateway.policy.model import Decision, Facts
+from gateway.policy.overlays import Stop
 from gateway.proxy.intake import InferenceRequest
 from gateway.proxy.upstream import BackendPool
 from gateway.shadow.tokenize import Tokenize
@@ -64,27 +65,45 @@ class LoopExecutor:
         self._now = now
         self._timer = timer
 
-    async def open(self, request: InferenceRequest, decision: Decision, backend: Backend) -> LoopAnswer:
+    async def open(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        backend: Backend,
+        *,
+        stopped: Callable[[], Stop | None],
+    ) -> LoopAnswer:
         """The answer, begun. The caller closes it.
+
+        Args:
+            request: The client's.
+            decision: To speculate.
+            backend: The target.
+            stopped: Asked before each pass; the answer goes on plainly once it names something.
 
         Raises:
             GoPlain: The loop cannot serve the request, or failed before anything was written.
             BackendTimeout: The target was given a call and did not answer it in time.
         """
         try:
-            return await self._opened(read_loop_request(request), request.facts, decision, backend)
+            return await self._opened(read_loop_request(request), request.facts, decision, backend, stopped)
         except BackendTimeout:
             raise
         except BackendError as error:
             raise GoPlain(WhyPlain.EXECUTOR_FAILED, str(error)) from error
 
     async def _opened(
-        self, asked: LoopRequest, facts: Facts, decision: Decision, backend: Backend
+        self,
+        asked: LoopRequest,
+        facts: Facts,
+        decision: Decision,
+        backend: Backend,
+        stopped: Callable[[], Stop | None],
     ) -> LoopAnswer:
         prompt = await self._prompt_ids(asked, backend)
         spell = functools.partial(detokenize, self._pool, backend, asked.ask.model)
         writing = Writing(
-            generation=self._generation(asked, prompt, facts, decision, backend),
+            generation=self._generation(asked, prompt, facts, decision, backend, stopped),
             begin_text=lambda: AnswerText.after(
                 prompt, spell=spell, stops=asked.stop, shows_halves=backend.kind in _SHOWS_HALVES
             ),
@@ -119,6 +138,7 @@ class LoopExecutor:
         facts: Facts,
         decision: Decision,
         backend: Backend,
+        stopped: Callable[[], Stop | None],
     ) -> Generation:
         if decision.strategy is None or decision.drafter is None or decision.k is None:
             raise GoPlain(WhyPlain.EXECUTOR_FAILED, "the decision names no strategy, drafter or K")
@@ -144,6 +164,7 @@ class LoopExecutor:
             ),
             max_tokens=max_tokens,
             clock=self._timer,
+            stopped=stopped,
         )
 
 

@@ -18,6 +18,7 @@ from gateway.loop.errors import GoPlain, WhyPlain
 from gateway.loop.runner import LoopRunners, LoopStart, RunnerLoop
 from gateway.loop.strategies import COMPLETIONS, Choices, Strategy, TargetAsk
 from gateway.loop.text import Token
+from gateway.policy.overlays import Stop
 from gateway.proxy.json_calls import ids_in
 from gateway.proxy.upstream import BackendPool, Reply
 
@@ -45,6 +46,8 @@ class Emission:
 
 
 _FINISHED = (None, "stop", "length")
+_SAID_AS_IT_IS = (WhyPlain.NO_RUNNER, WhyPlain.KILLED)
+_ON_PURPOSE = (WhyPlain.SLOWER_THAN_PLAIN, WhyPlain.KILLED)
 
 Emit = Callable[[Emission], None]
 
@@ -62,6 +65,7 @@ class Generation:
         start: What a runner is told. Its `max_tokens` are those of the loop, not of the answer.
         max_tokens: Most tokens of the answer.
         clock: Seconds from any fixed moment.
+        stopped: Asked before each pass; names what has ended speculation.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Generation:
         start: LoopStart,
         max_tokens: int,
         clock: Callable[[], float],
+        stopped: Callable[[], Stop | None],
     ) -> None:
         self._pool = pool
         self._backend = backend
@@ -86,23 +91,24 @@ class Generation:
         self._start = start
         self._max_tokens = max_tokens
         self._clock = clock
+        self._stopped = stopped
         self._context = list(start.prompt_ids)
 
     async def run(self, emit: Emit) -> None:
         """Hand every emission to `emit`, in order; the last one is finished.
 
         Raises:
-            GoPlain: The loop failed before the first token.
+            GoPlain: The loop failed, or was stopped, before the first token.
             BackendError: The target failed.
         """
         try:
             await self._speculate(emit)
         except GoPlain as stopped:
-            if stopped.reason is WhyPlain.NO_RUNNER:
-                raise
             if self._left == self._max_tokens:
+                if stopped.reason in _SAID_AS_IT_IS:
+                    raise
                 raise GoPlain(WhyPlain.EXECUTOR_FAILED, str(stopped)) from stopped
-            if stopped.reason is not WhyPlain.SLOWER_THAN_PLAIN:
+            if stopped.reason not in _ON_PURPOSE:
                 logger.warning("Request %s goes on without speculation: %s", self._request_id, stopped)
             await self._go_on_plainly(stopped.reason, emit)
 
@@ -119,6 +125,8 @@ class Generation:
 
     async def _pass(self, loop: RunnerLoop, draft: Sequence[int], emit: Emit) -> tuple[int, ...] | None:
         """Verify `draft`; return the next, or None when the answer is finished."""
+        if stop := self._stopped():
+            raise GoPlain(WhyPlain.KILLED, stop.why)
         choices = await self._choices(draft)
         done = await loop.verify(draft, choices)
         self._context += done.emitted

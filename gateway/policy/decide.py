@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.fleet.model import Backend
 from gateway.policy.allowed import why_bypassed
@@ -11,6 +11,7 @@ from gateway.policy.blocks import in_control_block
 from gateway.policy.draws import draw
 from gateway.policy.gate import LoopCase, Obstacle, why_not_driven
 from gateway.policy.model import Action, Control, Decision, Facts, Mode, Policy, Rule
+from gateway.policy.overlays import Stop, Subject
 from gateway.policy.standing import Standing
 from gateway.policy.ways import Way, ways_of
 
@@ -40,7 +41,7 @@ def decide(
         facts: What it may see of the request.
         backend: With its findings.
         at: Unix time.
-        standing: What else is known of the backend at that moment; executors that need none do without.
+        standing: What else is known of the backend at that moment, and what operators have taken away.
     """
     if facts.endpoint == "other":
         line = "default: no rule is asked, policies speak for chat and completions only"
@@ -50,8 +51,8 @@ def decide(
         if reason := rule.match.why_not(facts):
             trail.append(f"{rule.name}: {reason}")
         else:
-            return _apply(_Case(rule, facts, backend, at, standing), trail)
-    return _apply(_Case(policy.fallback, facts, backend, at, standing), trail)
+            return _apply(_narrowed(_Case(rule, facts, backend, at, standing), trail), trail)
+    return _apply(_narrowed(_Case(policy.fallback, facts, backend, at, standing), trail), trail)
 
 
 def drafter_for(draft: str) -> str | None:
@@ -69,6 +70,16 @@ class _Case:
     at: float
     standing: Standing
 
+    @property
+    def subject(self) -> Subject:
+        """What overlays may speak of."""
+        return Subject.of(self.facts, self.backend.name, self.rule.name)
+
+    @property
+    def stop(self) -> Stop | None:
+        """What stops the request from being speculated or replayed."""
+        return self.standing.overlays.stop(self.subject, self.at)
+
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
@@ -78,6 +89,13 @@ class _Verdict:
     reason: str | None = None
     why: str = ""
     way: Way | None = None
+
+
+def _narrowed(case: _Case, trail: list[str]) -> _Case:
+    """The case with its rule as overlays leave it."""
+    rule, changed_by = case.standing.overlays.narrowed(case.rule, case.subject, case.at)
+    trail += (f"{rule.name}: narrowed by the overlay {overlay}" for overlay in changed_by)
+    return replace(case, rule=rule) if changed_by else case
 
 
 def _apply(case: _Case, trail: list[str]) -> Decision:
@@ -122,6 +140,8 @@ def _off(case: _Case) -> _Verdict:  # noqa: ARG001 - one shape
 
 def _shadow(case: _Case) -> _Verdict:
     rule = case.rule
+    if stop := case.stop:
+        return _Verdict(Action.SKIP, stop.reason, stop.why)
     if drafter_for(rule.draft) is None:
         return _Verdict(Action.SKIP, "no_drafter", "the rule says `draft: none`")
     if draw("sample", rule.name, case.facts.request_id) >= rule.shadow.sample:
@@ -130,6 +150,8 @@ def _shadow(case: _Case) -> _Verdict:
 
 
 def _prod(case: _Case) -> _Verdict:
+    if stop := case.stop:
+        return _Verdict(Action.BYPASS, stop.reason, stop.why)
     # What an executor refuses, those after it refuse too (a contract test), so the first that is possible
     # is the only one to ask.
     ways = ways_of(case.rule.prod.executor)

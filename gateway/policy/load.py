@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -17,6 +17,9 @@ from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
 from gateway.policy.yaml_tree import Block, Complaint, Items, read_yaml
 
 MAX_POLICY_BYTES = 1 << 20
+
+PolicySource = Literal["file", "store", "default"]
+"""Where policies come from; `default` is nowhere, so that DEFAULT_POLICY holds."""
 
 DEFAULT_POLICY = Policy(version=1)
 """What holds without a policy file: everything off."""
@@ -30,12 +33,14 @@ class LoadedPolicy:
         revision: First 12 hex digits of the text's SHA-256; `default` for DEFAULT_POLICY.
         source: The file's path as it was given; `default` for DEFAULT_POLICY.
         loaded_at: Unix time.
+        text: As it was written, comments included; None for DEFAULT_POLICY, which nobody wrote.
     """
 
     policy: Policy
     revision: str
     source: str
     loaded_at: float
+    text: str | None = field(default=None, repr=False)
 
 
 class PolicyInForce(Protocol):
@@ -79,8 +84,9 @@ def policy_from(content: bytes, source: str, *, at: float) -> LoadedPolicy:
     Raises:
         PolicyError: They are no valid policy.
     """
-    policy = parse_policy(_text(content, source), source)
-    return LoadedPolicy(policy=policy, revision=revision_of(content), source=source, loaded_at=at)
+    text = _text(content, source)
+    policy = parse_policy(text.removeprefix("\ufeff"), source)
+    return LoadedPolicy(policy=policy, revision=revision_of(content), source=source, loaded_at=at, text=text)
 
 
 def revision_of(content: bytes) -> str:
@@ -111,7 +117,7 @@ def _text(content: bytes, source: str) -> str:
     if len(content) > MAX_POLICY_BYTES:
         raise PolicyError(f"{source}:1: larger than {MAX_POLICY_BYTES} bytes, so not taken for a policy.")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise PolicyError(

@@ -91,7 +91,8 @@ class Facts:
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # The text below a field is its description in policies/schema.json and docs/reference-policy.md.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _one_or_many(value: object) -> object:
@@ -136,10 +137,10 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Fraction = Annotated[Number, Field(ge=0, le=1)]
 Seconds = Annotated[
     Number,
-    Field(gt=0),
+    Field(ge=1),
     BeforeValidator(
         _duration,
-        json_schema_input_type=Annotated[float, Field(gt=0)]
+        json_schema_input_type=Annotated[float, Field(ge=1)]
         | Annotated[str, Field(pattern=_DURATION_PATTERN)],
     ),
 ]
@@ -159,9 +160,13 @@ class Match(_Strict):
     """Which requests a rule speaks for; an absent condition holds for every request."""
 
     model: OneOrMany | SkipJsonSchema[None] = None
+    """The request's model; a pattern may use `*`, `?` and `[...]`."""
     tenant: OneOrMany | SkipJsonSchema[None] = None
+    """The tenant of the client's API key; a pattern may use `*`, `?` and `[...]`."""
     workload: Workloads | SkipJsonSchema[None] = None
+    """The kind of work: from the header `x-ace-workload`, or else told from the request."""
     max_temperature: Annotated[Number, Field(ge=0)] | SkipJsonSchema[None] = None
+    """Highest sampling temperature; a request that does not say counts as 1."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -192,7 +197,9 @@ class Lookahead(_Strict):
     """A range of K; which K is used comes from evidence, `max` until there is any."""
 
     min: DraftLength = 1
+    """Fewest draft tokens of a step."""
     max: DraftLength = 8
+    """Most draft tokens of a step."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Lookahead:
@@ -213,8 +220,11 @@ class Shadow(_Strict):
     """How much of shadow traffic is measured, and with which drafters beside the rule's own."""
 
     sample: Fraction = 1.0
+    """Which share of the answers is replayed; the choice follows from the request's id."""
     max_tokens_per_minute: Count | Literal["unlimited"] = "unlimited"
+    """Answer tokens that are replayed in a minute at most, by each process."""
     compare: tuple[Drafter, ...] = ()
+    """Further drafters that each answer is replayed for, beside the rule's own."""
 
 
 def _none_or_often(fraction: float) -> float:
@@ -224,18 +234,15 @@ def _none_or_often(fraction: float) -> float:
 
 
 class Control(_Strict):
-    """What speculated requests are compared with.
+    """What speculated requests are compared with: blocks of time, or another backend."""
 
-    Attributes:
-        block: Length of the blocks of time in which all prod-eligible requests are served the same way.
-        fraction: How many of the blocks are served plainly.
-        replica: A backend that serves every prod-eligible request plainly, instead of some blocks of each;
-            for a second server of the same model, machine, version and flags.
-    """
-
-    block: Annotated[Seconds, Field(ge=1)] = 60.0
+    block: Seconds = 60.0
+    """How long a block is: at least a second; seconds, or `60s`, `10m`, `2h`."""
     fraction: Annotated[Number, Field(ge=0, le=0.5), AfterValidator(_none_or_often)] = 0.1
+    """Which share of the blocks is served plainly, for comparison; 0 gives no multiplier."""
     replica: Text | SkipJsonSchema[None] = None
+    """A backend that serves every prod-eligible request plainly, instead of some blocks of each; for a second
+    server of the same model, machine, version and flags."""
 
     @field_validator("replica", mode="before")
     @classmethod
@@ -247,21 +254,21 @@ class Prod(_Strict):
     """How prod traffic is driven."""
 
     executor: Literal["auto", "in_engine", "gateway_loop"] = "auto"
+    """Who drives: the engine itself, or the gateway with a draft runner; `auto` takes the first possible."""
     share: Fraction = 1.0
+    """Which share of the requests is speculated; the choice follows from the request's id."""
     control: Control = Control()
+    """What speculated traffic is compared with."""
 
 
 class Guardrails(_Strict):
-    """What `gateway_loop` has to keep to, because it makes many calls of one request.
-
-    Attributes:
-        min_multiplier: Smallest lower bound of the predicted multiplier; 0 asks for no prediction, so that
-            what is not predicted to pay can be measured.
-        max_running: Most requests under way at a backend.
-    """
+    """What `gateway_loop` has to keep to, because it makes many calls of one request."""
 
     min_multiplier: Annotated[Number, Field(ge=0)] = 1.05
+    """Smallest lower bound of the predicted multiplier. 0 asks for no prediction, so that what is not
+    predicted to pay can be measured."""
     max_running: Count = 16
+    """Most requests under way at a backend."""
 
 
 class Defaults(_Strict):
@@ -269,15 +276,22 @@ class Defaults(_Strict):
 
     # Before `mode`, so that the check of `mode` can see it.
     experimental: StrictBool = False
+    """Has to be true beside `mode: prod`."""
     mode: ModeWord = Mode.OFF
+    """Pass through untouched, measure after the answer, or speculate."""
     draft: Literal["auto", "none", Drafter] = "auto"
+    """What proposes tokens; `none` opts out."""
     lookahead: Annotated[
         Annotated[DraftLength, Tag("number")] | Annotated[Lookahead, Tag("range")],
         Discriminator(_lookahead_shape),
     ] = 5
+    """Draft tokens of a step: a number, or a range whose `max` is used until evidence chooses."""
     shadow: Shadow = Shadow()
+    """How mode shadow measures."""
     prod: Prod = Prod()
+    """How mode prod is driven."""
     guardrails: Guardrails = Guardrails()
+    """What `gateway_loop` has to keep to."""
 
     @field_validator("mode")
     @classmethod
@@ -301,7 +315,9 @@ class Rule(Defaults):
     """One line of a policy."""
 
     name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    """What records, metrics and overlays call the rule; no two have the same."""
     match: Match = Match()
+    """Which requests it speaks for; without it, all."""
 
 
 class Policy(_Strict):
@@ -311,8 +327,11 @@ class Policy(_Strict):
     model_config = ConfigDict(json_schema_extra={"patternProperties": {"^x-": {}}})
 
     version: Literal[1]
+    """Of this format."""
     defaults: Defaults = Defaults()
+    """What a rule takes over where it does not say, and what decides where no rule matches."""
     rules: tuple[Rule, ...] = ()
+    """The first that matches a request decides."""
 
     @field_validator("version", mode="before")
     @classmethod

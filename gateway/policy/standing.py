@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.evidence.loop_costs import Calibration, CostKey, Worth, WorthKey
+from gateway.policy.overlays import NO_OVERLAYS, Overlays
 
 
 class Pairing(Protocol):
@@ -33,6 +34,7 @@ class Standing:
         worths: Predicted multipliers, from shadow answers.
         pairing: How the live draft model's tokenizer compares with the target's; None without one, and
             where no rule would use it.
+        overlays: What operators have taken away.
     """
 
     running: int = 1
@@ -41,3 +43,4 @@ class Standing:
     costs: Mapping[CostKey, Calibration] = field(default_factory=dict)
     worths: Mapping[WorthKey, Worth] = field(default_factory=dict)
     pairing: Pairing | None = None
+    overlays: Overlays = NO_OVERLAYS

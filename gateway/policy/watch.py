@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.errors import PolicyError
+from gateway.errors import Conflict, PolicyError
 from gateway.policy.load import (
     LoadedPolicy,
+    PolicySource,
     default_policy,
     load_policy,
     policy_from,
     read_content,
     revision_of,
 )
+from gateway.store.model import PolicyRevision
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +37,9 @@ class PolicyHolder:
 
     The file is polled through its path, so symlinks are followed anew each time: a ConfigMap's swap of
     `..data` is an ordinary change, and nothing depends on file notifications. Two looks in a row must find
-    the same before it is believed, so a file that is being written is left alone. A file that was cut off
-    by its writer and stayed valid cannot be told from a shorter policy; write to another name and rename.
+    the same, and nobody may have written in between, before it is believed: a file that is being written is
+    left alone. One that was cut off by its writer and stayed valid cannot be told from a shorter policy;
+    write to another name and rename.
 
     Args:
         path: The policy file; None holds DEFAULT_POLICY and never changes.
@@ -51,7 +54,7 @@ class PolicyHolder:
         self._clock = clock
         self._current = load_policy(path, clock=clock) if path else default_policy(clock())
         self._error: str | None = None
-        self._last_seen: _Seen | None = None
+        self._last_look: tuple[_Seen, object] | None = None
         self._refused: _Seen | None = None
 
     @property
@@ -63,6 +66,24 @@ class PolicyHolder:
     def path(self) -> Path | None:
         """The file that is watched."""
         return self._path
+
+    @property
+    def source(self) -> PolicySource:
+        """Where policies come from: `file`, or `default` without one."""
+        return "file" if self._path else "default"
+
+    async def put(self, text: str, *, based_on: str, author: str, reason: str) -> PolicyRevision:  # noqa: ARG002
+        """Refuse: who writes the file decides.
+
+        Raises:
+            Conflict: Always; says where the file is.
+        """
+        raise Conflict(
+            f"The policy comes from the file {self._path}; edit it there, and it is in force within seconds."
+            if self._path
+            else "The gateway runs without a policy. Start it with --policy FILE, or with "
+            "ACE_POLICY_SOURCE=store to keep the policy in the store."
+        )
 
     @property
     def error(self) -> str | None:
@@ -79,9 +100,9 @@ class PolicyHolder:
         """One look at the file. Acts on what it finds only if the look before found the same."""
         if self._path is None:
             return
-        seen = _look(self._path)
-        settled = seen == self._last_seen
-        self._last_seen = seen
+        seen, _ = look = _look(self._path)
+        settled = look == self._last_look
+        self._last_look = look
         if settled and seen != self._refused:
             self._believe(seen, self._path)
 
@@ -114,8 +135,12 @@ class PolicyHolder:
         _log.error("the policy file was refused: %s", self._error)
 
 
-def _look(path: Path) -> _Seen:
+def _look(path: Path) -> tuple[_Seen, object]:
+    """What is there, and which writing of which file it is: writers that save often leave equal halves."""
     try:
-        return _Seen(content=read_content(path))
+        stat = path.stat()
+        return _Seen(content=read_content(path)), (stat.st_dev, stat.st_ino, stat.st_mtime_ns)
     except PolicyError as error:
-        return _Seen(unreadable=str(error))
+        return _Seen(unreadable=str(error)), None
+    except OSError as error:
+        return _Seen(unreadable=f"{path}: cannot be read: {error.strerror or error}."), None

@@ -137,7 +137,9 @@ class Dispatcher:
 
     async def _ask_in_a_loop(self, exchange: Exchange, attempt: Attempt) -> Answer:
         try:
-            attempt.reply = await self._loop.open(exchange.request, attempt.decision, attempt.backend)
+            attempt.reply = await self._loop.open(
+                exchange.request, attempt.decision, attempt.backend, stopped=lambda: attempt.stopped
+            )
         except GoPlain as stopped:
             return await self._ask_plainly(exchange, attempt, stopped)
         return attempt.reply

@@ -10,6 +10,7 @@ from gateway.fleet.model import Backend
 from gateway.loop.answer import LoopAnswer
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Action, Decision
+from gateway.policy.overlays import Stop
 from gateway.policy.standing import Standing
 from gateway.policy.ways import FANOUT
 from gateway.proxy.dialects import DIALECTS, Spelling
@@ -27,6 +28,7 @@ class Attempt:
         standing: What the decision looked at besides findings.
         decided_at: Unix time of the decision.
         reply: None while there is no answer.
+        stopped: What ended its speculation on the way; None while nothing did.
     """
 
     backend: Backend
@@ -35,6 +37,7 @@ class Attempt:
     decided_at: float
     spelling: Spelling
     reply: Answer | None = None
+    stopped: Stop | None = None
 
 
 @dataclass(slots=True, kw_only=True)

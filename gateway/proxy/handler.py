@@ -27,6 +27,7 @@ from gateway.proxy.models import models_answer
 from gateway.proxy.relay import COMPLETED, relay
 from gateway.proxy.retry_budget import RetryBudget
 from gateway.proxy.routes import Route, model_in, route_of
+from gateway.proxy.speculations import Speculations
 from gateway.proxy.stages import Feed, Stages, StageSink
 from gateway.proxy.upstream import BackendPool
 from gateway.telemetry.record import AccessRecord
@@ -84,6 +85,7 @@ class DataPlane:
         book: Speeds of speculated and control requests.
         load: Requests under way; told of each.
         standings: What decisions look at besides findings.
+        speculations: Ends what a kill stops on its way.
         report_unreachable: Told a backend's name and why, when no connection could be opened.
         limits: How much is held in memory.
         retries: Retries that are left.
@@ -104,6 +106,7 @@ class DataPlane:
         book: MultiplierBook,
         load: Load,
         standings: Standings,
+        speculations: Speculations,
         report_unreachable: Callable[[str, str], None],
         limits: Limits,
         retries: RetryBudget,
@@ -115,6 +118,7 @@ class DataPlane:
         self._identify = identify
         self._telemetry = telemetry
         self._load = load
+        self._speculations = speculations
         self._limits = limits
         self._clock = clock
         self._timer = timer
@@ -156,7 +160,10 @@ class DataPlane:
         exchange = visit.exchange = await self._take_in(visit, route)
         backends = serving(exchange.request.facts, self._fleet())
         async with until_client_leaves(receive):
-            with closing(await self._dispatcher.open(exchange, backends)) as reply:
+            with (
+                self._speculations.watching(exchange),
+                closing(await self._dispatcher.open(exchange, backends)) as reply,
+            ):
                 witness = exchange.call_witness(reply, self._limits.copy_bytes)
                 access.ending = await relay(
                     reply, visit.client, witness, place=exchange.place, request_id=access.request_id

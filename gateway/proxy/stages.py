@@ -80,8 +80,8 @@ class Stages:
             rule=decision.rule,
             tenant=facts.tenant,
             workload=str(facts.workload),
-            reason_detail=decision.detail,
-            reason=decision.reason or measured.why_not or measured.why_plain,
+            reason_detail=decision.detail or (attempt.stopped.why if attempt.stopped else None),
+            reason=decision.reason or measured.why_not or _why_plain(attempt, measured),
             drafter=decision.drafter,
             executor=decision.executor,
             source=measured.source if numbers.completion_tokens is not None else None,
@@ -122,6 +122,8 @@ class Stages:
         numbers = measured.numbers
         if compared is None or measured.why_not:
             return None, measured.why_not
+        if attempt.stopped:
+            return None, attempt.stopped.reason
         if compared.spans_a_switch(exchange, attempt, until=self._now()):
             return None, SPANS_A_SWITCH
         bucket = _bucket(exchange, attempt, compared)
@@ -191,6 +193,10 @@ class _Measured:
     looping: bool | None = None
     why_not: str | None = None
     why_plain: str | None = None
+
+
+def _why_plain(attempt: Attempt, measured: _Measured) -> str | None:
+    return attempt.stopped.reason if attempt.stopped else measured.why_plain
 
 
 def _measure(exchange: Exchange, attempt: Attempt) -> _Measured:

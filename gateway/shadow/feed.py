@@ -15,6 +15,7 @@ from gateway.evidence.loops import is_looping
 from gateway.fleet.model import Backend
 from gateway.policy.gate import DRAFT_MODEL
 from gateway.policy.model import Action
+from gateway.policy.overlays import Stop, Subject
 from gateway.policy.standing import Pairing
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.budget import TokenBudget
@@ -116,6 +117,7 @@ class ShadowFeed:
         tokenize: Asks the backend that answered for token ids.
         runner: Replays.
         pairing: Asked before the draft model is.
+        stop: What stops an answer from being replayed now.
         limits: What may wait.
         clock: Monotonic seconds.
     """
@@ -127,6 +129,7 @@ class ShadowFeed:
         tokenize: Tokenize,
         runner: Replayer,
         pairing: PairingOf,
+        stop: Callable[[Subject], Stop | None],
         limits: ShadowLimits,
         clock: Callable[[], float],
     ) -> None:
@@ -134,12 +137,15 @@ class ShadowFeed:
         self._tokenize = tokenize
         self._runner = runner
         self._pairing = pairing
+        self._stop = stop
         self._limits = limits
         self._budget = TokenBudget(clock)
         self._waiting: deque[FinishedAnswer] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
         self._closed = False
+        # No more than this is known of the answer that is being replayed: its content is gone with it.
+        self._replaying: tuple[Subject, asyncio.Task[StageRecord]] | None = None
 
     def offer(self, answer: FinishedAnswer) -> None:
         """Take an answer. Never blocks; one that cannot be measured leaves its record at once."""
@@ -147,8 +153,7 @@ class ShadowFeed:
         if reason is not None:
             self._telemetry.stage(skip_record(answer, reason))
             return
-        self._waiting.append(answer)
-        self._waiting_bytes += _size(answer)
+        self._put(answer)
         self._arrived.set()
 
     async def run(self) -> None:
@@ -159,6 +164,19 @@ class ShadowFeed:
                 await self._measure(await self._next())
         finally:
             self.close()
+
+    def check(self) -> None:
+        """Drop what may be replayed no longer, since overlays have changed; also the one under way."""
+        for _ in range(len(self._waiting)):
+            answer = self._pop()
+            if stop := self._stop(_subject(answer)):
+                self._telemetry.stage(skip_record(answer, stop.reason))
+            else:
+                self._put(answer)
+        if self._replaying is not None:
+            subject, replaying = self._replaying
+            if self._stop(subject):
+                replaying.cancel()
 
     def close(self) -> None:
         """Leave a record for every answer that still waits, and from now on for every one offered."""
@@ -171,6 +189,8 @@ class ShadowFeed:
             return reason
         if self._closed:
             return SkipReason.SHUTDOWN
+        if stop := self._stop(_subject(answer)):
+            return stop.reason
         full = len(self._waiting) >= self._limits.max_answers
         if full or self._waiting_bytes + _size(answer) > self._limits.max_bytes:
             return SkipReason.QUEUE_FULL
@@ -182,6 +202,10 @@ class ShadowFeed:
             await self._arrived.wait()
         return self._pop()
 
+    def _put(self, answer: FinishedAnswer) -> None:
+        self._waiting.append(answer)
+        self._waiting_bytes += _size(answer)
+
     def _pop(self) -> FinishedAnswer:
         answer = self._waiting.popleft()
         self._waiting_bytes -= _size(answer)
@@ -189,16 +213,23 @@ class ShadowFeed:
 
     async def _measure(self, answer: FinishedAnswer) -> None:
         record = skip_record(answer, SkipReason.SHUTDOWN)
+        replaying = asyncio.create_task(self._replayed(answer))
+        self._replaying = _subject(answer), replaying
         try:
-            record = await self._replayed(answer)
+            record = await replaying
         except Skipped as skipped:
             record = skip_record(answer, skipped.reason)
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) and current.cancelling():
+                raise
+            record = skip_record(answer, SkipReason.KILLED)
         except Exception as error:  # noqa: BLE001 - a bug here must cost one measurement, not all that follow
             record = skip_record(answer, SkipReason.REPLAY_FAILED)
             # The message could quote the answer, so only where it happened is shown.
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("Shadow replay of %s: %s\n%s", record.request_id, type(error).__name__, where)  # noqa: TRY400
         finally:
+            self._replaying = None
             self._telemetry.stage(record)
 
     async def _replayed(self, answer: FinishedAnswer) -> StageRecord:
@@ -315,6 +346,10 @@ def why_unreadable(answer: FinishedAnswer, max_bytes: int) -> str | None:
     if backend.tokenizer is None and backend.supports(Capability.TOKENIZE) is Support.NO:
         return SkipReason.NO_TOKENIZER
     return None
+
+
+def _subject(answer: FinishedAnswer) -> Subject:
+    return Subject.of(answer.facts, answer.backend.name, answer.decision.rule)
 
 
 def _size(answer: FinishedAnswer) -> int:

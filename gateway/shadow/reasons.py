@@ -36,6 +36,10 @@ class SkipReason(StrEnum):
     """The visible text is not the generated text, or there is more than one answer."""
     RUNNER_UNAVAILABLE = "runner_unavailable"
     REPLAY_FAILED = "replay_failed"
+    KILLED = "killed"
+    """An operator's kill, before its replay was done."""
+    OVERLAYS_UNREAD = "overlays_unread"
+    """Nobody could tell yet whether there is a kill."""
     SHUTDOWN = "shutdown"
     """The gateway stopped before its turn came."""
 

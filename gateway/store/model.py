@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.policy.blocks import Block
@@ -25,6 +25,37 @@ class StoredKey:
     sha256: str
     created_at: float
     revoked_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyText:
+    """A policy text that comes into force.
+
+    Attributes:
+        revision: First 12 hex digits of the text's SHA-256.
+        text: As it was written, comments included.
+        author: Who put it there; for a file, the gateway that saw it.
+        source: `store`, or the file's path.
+        created_at: Unix time.
+    """
+
+    revision: str
+    text: str = field(repr=False)
+    author: str
+    reason: str
+    source: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRevision(PolicyText):
+    """A policy text that has come into force, as the store keeps it for ever.
+
+    Attributes:
+        number: Counts up; a text that came into force twice has two.
+    """
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,14 @@ from gateway.store.database import Database
 from gateway.store.engine_blocks import EngineBlockRows
 from gateway.store.keys import KeyRows
 from gateway.store.meta import MetaRows
+from gateway.store.overlays import OverlayRows
+from gateway.store.policies import PolicyRows
 from gateway.store.runners import RunnerRows
 from gateway.store.stages import StageRows
 
 
 class Store:
-    """Backends, keys, runners, stage records, calibrations and blocks in a database.
+    """Backends, keys, runners, stage records, calibrations, blocks, overlays and policies.
 
     Every method of its parts raises StoreError when the database cannot be used.
 
@@ -33,6 +35,8 @@ class Store:
         self.stages = StageRows(self._database)
         self.calibrations = CalibrationRows(self._database)
         self.engine_blocks = EngineBlockRows(self._database)
+        self.overlays = OverlayRows(self._database)
+        self.policies = PolicyRows(self._database)
 
     @property
     def migrated(self) -> bool:

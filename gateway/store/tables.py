@@ -99,6 +99,36 @@ calibrations = Table(
     Column("draft_seconds", JSON, nullable=False),
 )
 
+overlays = Table(
+    "overlays",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("tenant", Text),
+    Column("model", Text),
+    Column("backend", Text),
+    Column("rule", Text),
+    Column("value", Text),
+    Column("author", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("lifted_at", Double),
+    Column("lifted_by", Text),
+)
+
+policy_revisions = Table(
+    "policy_revisions",
+    metadata,
+    Column("number", RowId, primary_key=True),
+    Column("revision", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
 stage_records = Table(
     "stage_records",
     metadata,

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 from gateway.errors import GatewayError
 from gateway.fleet.model import BackendState, FleetSnapshot
 from gateway.policy.model import MAX_LOOKAHEAD, Action, Policy
+from gateway.policy.overlays import KILLED
 from gateway.telemetry.record import AccessRecord, StageRecord
 
 _WHERE = ("model", "backend", "rule")
@@ -67,6 +68,11 @@ HISTOGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "ace_backend_state": (("backend",), "1 while the backend is up, 0 while it is down."),
     "ace_policy_rejected": ((), "1 while the policy file is refused and the last good policy is in force."),
+    "ace_policy_loaded_timestamp_seconds": (
+        ("revision",),
+        "Unix time at which the policy in force was loaded, by its revision.",
+    ),
+    "ace_kill_active": ((), "Kills in force, those of the file switch among them."),
 }
 
 MAX_LABEL_VALUES = 200
@@ -78,7 +84,15 @@ _NONE = "none"
 
 
 class LoadedPolicyView(Protocol):
-    """The part of a LoadedPolicy that bounds labels."""
+    """The part of a LoadedPolicy that bounds labels, and that a gauge shows."""
+
+    @property
+    def revision(self) -> str:
+        """Its name."""
+
+    @property
+    def loaded_at(self) -> float:
+        """Unix time."""
 
     @property
     def policy(self) -> Policy:
@@ -103,6 +117,7 @@ class Metrics:
     Args:
         fleet: The current snapshot; its backends and models are the only ones to become labels.
         policy: The policy holder; its rules are the only ones to become labels.
+        kills: How many are in force.
         multiprocess_dir: Folder that all workers share, PROMETHEUS_MULTIPROC_DIR of their environment;
             None for a single process. Clean at start of the gateway, or counts go on from the last run.
     """
@@ -112,6 +127,7 @@ class Metrics:
         *,
         fleet: Callable[[], FleetSnapshot],
         policy: PolicyView,
+        kills: Callable[[], int],
         multiprocess_dir: Path | None = None,
     ) -> None:
         # The `_created` series double the page, and exist only without worker processes.
@@ -131,7 +147,7 @@ class Metrics:
         if multiprocess_dir is not None:
             self._exposed = CollectorRegistry()
             MultiProcessCollector(self._exposed, str(multiprocess_dir))  # type: ignore[no-untyped-call]
-        self._exposed.register(_States(fleet, policy))
+        self._exposed.register(_States(fleet, policy, kills))
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes, the sum of all workers."""
@@ -153,7 +169,7 @@ class Metrics:
             self._add("ace_spec_bypass_total", 1, self._labels.reason(record.reason), *where)
         elif record.action == Action.SKIP:
             self._add("ace_shadow_skipped_total", 1, self._labels.reason(record.reason), *where)
-        elif record.action in _ARMS:
+        elif record.action in _ARMS and record.reason != KILLED:
             self._decoded(_ARMS[record.action], record, where)
         if record.action in (Action.SPECULATE, Action.WOULD_SPECULATE):
             self._speculated(record, (record.mode, *where, record.drafter or _NONE, record.executor or _NONE))
@@ -234,8 +250,10 @@ class BoundedLabels:
 class _States(Collector):
     """Gauges read when scraped: any worker knows them all, and what is gone leaves no series behind."""
 
-    def __init__(self, fleet: Callable[[], FleetSnapshot], policy: PolicyView) -> None:
-        self._fleet, self._policy = fleet, policy
+    def __init__(
+        self, fleet: Callable[[], FleetSnapshot], policy: PolicyView, kills: Callable[[], int]
+    ) -> None:
+        self._fleet, self._policy, self._kills = fleet, policy, kills
 
     def collect(self) -> Iterator[Metric]:
         states = _gauge("ace_backend_state")
@@ -245,6 +263,12 @@ class _States(Collector):
         rejected = _gauge("ace_policy_rejected")
         rejected.add_metric([], float(self._policy.error is not None))
         yield rejected
+        loaded = _gauge("ace_policy_loaded_timestamp_seconds")
+        loaded.add_metric([self._policy.current.revision], self._policy.current.loaded_at)
+        yield loaded
+        kills = _gauge("ace_kill_active")
+        kills.add_metric([], float(self._kills()))
+        yield kills
 
 
 def _gauge(name: str) -> GaugeMetricFamily:

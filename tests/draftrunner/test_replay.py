@@ -21,7 +21,7 @@ from draftrunner.drafters.ngram import NgramDrafter
 from draftrunner.drafters.suffix import SuffixDrafter
 from draftrunner.model import NOBODY, Drafter, DraftSession, Origin, Profile, Step
 from draftrunner.profiles import EMBEDDED
-from draftrunner.replay import UNKNOWN_ID, Replayed, replay
+from draftrunner.replay import UNKNOWN_ID, Abandoned, Replayed, replay
 from draftrunner.verify import Verdict, verify
 from tests.fakes.target import (
     Ending,
@@ -525,3 +525,11 @@ def test_the_one_session_is_closed_however_a_replay_ends(
 
 def test_no_k_asks_nothing() -> None:
     assert replay([1], [2, 3], CountingDrafter(), []) == {}
+
+
+@pytest.mark.parametrize("drafter", [NgramDrafter, SuffixDrafter])
+def test_an_abandoned_replay_ends_before_the_next_position(drafter: Callable[[Profile], Drafter]) -> None:
+    asked = iter([False, False, True])
+    with pytest.raises(Abandoned):
+        replay([1, 2, 3], [1, 2, 3] * 10, drafter(EMBEDDED), [3], is_abandoned=lambda: next(asked))
+    assert list(asked) == []

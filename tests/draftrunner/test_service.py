@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -351,6 +352,35 @@ def test_while_a_replay_runs_the_runner_answers_and_refuses_more_than_its_limit(
         assert refused.headers["retry-after"] == "1"
         assert first.result().status_code == 200
         assert client.post("/v1/replay", json=body()).status_code == 200, "the place is free again"
+
+
+def test_a_replay_whose_caller_has_left_drafts_no_more_and_frees_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway hangs up when a kill stops what it has asked for."""
+    started, ended = threading.Event(), threading.Event()
+
+    def endless(*arguments: Any) -> Any:
+        started.set()
+        *_, caller_left = arguments
+        try:
+            while not caller_left():
+                time.sleep(0.001)
+            return replay(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(draftrunner.service, "replay", endless)
+    app = create_app(token=TOKEN, version="0", drafters=make_drafters(), replays_at_once=1)
+    with served(app) as url, client_of(url) as client:
+        with client_of(url) as leaving, ThreadPoolExecutor() as pool:
+            asking = pool.submit(leaving.post, "/v1/replay", json=body(), timeout=0.2)
+            assert started.wait(timeout=60)
+            with pytest.raises(httpx.ReadTimeout):
+                asking.result()
+        assert ended.wait(timeout=60)
+        monkeypatch.undo()
+        assert client.post("/v1/replay", json=body()).status_code == 200
 
 
 def test_a_bug_is_answered_without_a_traceback_and_frees_its_place(

@@ -16,6 +16,8 @@ from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
+from gateway.policy.board import OverlayBoard
+from gateway.policy.kill_switch import KillSwitch
 from gateway.policy.watch import PolicyHolder
 from gateway.store.stages import row_of
 from gateway.store.store import Store
@@ -57,6 +59,11 @@ class ControlPlane:
         return keys
 
     @property
+    def overlays(self) -> OverlayBoard:
+        overlays: OverlayBoard = self.parts["overlays"]
+        return overlays
+
+    @property
     def policy(self) -> PolicyHolder:
         policy: PolicyHolder = self.parts["policy"]
         return policy
@@ -86,6 +93,9 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
     await registry.sync_once()
     runners, load = Runners(store=store, clock=clock), Load()
     policy = PolicyHolder(policy_file, clock)
+    overlays = OverlayBoard(
+        store=store, switch=KillSwitch(policy_file.with_name("kill"), None, clock), clock=clock
+    )
     calibrations, meter = calibrations_of(store, registry, runners, load, clock)
     parts: dict[str, Any] = {
         "store": store,
@@ -94,11 +104,15 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "keys": keys,
         "runner_gate": RunnerGate(RUNNER),
         "policy": policy,
+        "overlays": overlays,
         "calibrations": calibrations,
-        "standings": standings_of(store, runners, policy, load, calibrations, clock),
+        "standings": standings_of(
+            store, runners, policy, load, calibrations, clock, lambda: overlays.current
+        ),
         "metrics": lambda: b"ace_requests_total 1.0\n",
         "clock": clock,
     }
+    await overlays.sync_once()
     app = create_control_app(**parts)
     async with client_of(app) as http:
         yield ControlPlane(app, http, parts, policy_file, probe, health, meter, clock)

@@ -107,22 +107,25 @@ class Part(AbstractContextManager["Part"]):
 class Front(AbstractContextManager["Front"]):
     """Gateway and draft runner, and an operator's client of the gateway."""
 
-    def __init__(self, folder: Path, *, policy: str) -> None:
+    def __init__(self, folder: Path, *, policy: str, workers: int = 1) -> None:
         (folder / "policy.yaml").write_text(policy)
         self.gateway = Part(
             "gateway",
-            ("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
+            (
+                *("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
+                *("--workers", str(workers)),
+            ),
             folder / "gateway.log",
             {"ACE_ADMIN_TOKEN": ADMIN_TOKEN, "ACE_RUNNER_TOKEN": RUNNER_TOKEN},
         )
-        self._folder = folder
+        self.folder = folder
 
     def __enter__(self) -> Self:
         self.gateway.__enter__()
         self.runner = Part(
             "draftrunner",
             ("draft-runner", "--gateway", self.gateway.url),
-            self._folder / "runner.log",
+            self.folder / "runner.log",
             {"ACE_RUNNER_TOKEN": RUNNER_TOKEN},
         )
         self.runner.__enter__()
@@ -163,8 +166,10 @@ class Front(AbstractContextManager["Front"]):
 class Stack(Front):
     """All three parts, the embedded backend registered as `embedded`."""
 
-    def __init__(self, folder: Path, *, model: str, policy: str, dtype: str = "float32") -> None:
-        super().__init__(folder, policy=policy)
+    def __init__(
+        self, folder: Path, *, model: str, policy: str, dtype: str = "float32", workers: int = 1
+    ) -> None:
+        super().__init__(folder, policy=policy, workers=workers)
         self.backend = Part(
             "draftrunner",
             ("embedded-backend", "--model", model, "--dtype", dtype),

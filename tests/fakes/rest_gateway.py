@@ -50,7 +50,7 @@ def rest_gateway() -> Iterator[RestGateway]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 http.server's names
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 http.server's names
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 http.server's signature
             """Say nothing."""

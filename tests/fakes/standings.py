@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import CalibrationFailed
@@ -14,6 +14,7 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
+from gateway.policy.overlays import NO_OVERLAYS, Overlays
 from gateway.policy.standing import Standing
 from gateway.policy.watch import PolicyHolder
 from gateway.store.store import Store
@@ -80,6 +81,7 @@ def standings_of(
     load: Load,
     calibrations: Calibrations,
     clock: FakeClock,
+    overlays: Callable[[], Overlays] = lambda: NO_OVERLAYS,
 ) -> Standings:
     """Standings over a real store."""
     worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=clock)
@@ -90,4 +92,5 @@ def standings_of(
         worths=worths,
         policy=policy,
         pairing=lambda *_: None,
+        overlays=overlays,
     )

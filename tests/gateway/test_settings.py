@@ -126,3 +126,22 @@ def test_every_other_host_is_not_loopback(host: str) -> None:
 def test_the_store_is_a_file_in_the_data_folder_unless_a_url_is_given() -> None:
     assert load(ACE_DATA_DIR="/data").database_url == "sqlite:////data/ace.db"
     assert load(ACE_STORE_URL="postgresql://h/d").database_url == "postgresql://h/d"
+
+
+def test_the_kill_file_is_in_the_data_folder_unless_it_is_named() -> None:
+    assert load(ACE_DATA_DIR="/data").kill_path == Path("/data/kill")
+    assert load(ACE_DATA_DIR="/data", ACE_KILL_FILE="/run/kill").kill_path == Path("/run/kill")
+    assert load(ACE_DATA_DIR="data").kill_path.is_absolute()
+
+
+def test_any_word_may_throw_the_kill_switch_and_workers_see_the_same() -> None:
+    settings = load(ACE_KILL="tenant a\nmodel b")
+    assert Settings.load(settings.as_env()).kill == "tenant a\nmodel b"
+    assert load(ACE_KILL="what?").kill == "what?"
+    assert load(ACE_KILL="").kill is None
+
+
+def test_the_policys_source_is_file_or_store() -> None:
+    assert load().policy_source == "file"
+    with pytest.raises(SettingsError, match="file or store"):
+        load(ACE_POLICY_SOURCE="git")

@@ -1,15 +1,20 @@
-"""The `in_engine` contract: `vllm_xargs: {"ace_mode": ..., "ace_k": ...}`, `ace_drafter`, `ace_tenant`."""
+"""The `in_engine` contract: `vllm_xargs: {"ace_mode": ..., "ace_k": ...}`, `ace_drafter`, `ace_tenant`.
+
+`ace_plain` comes in a call of its own, and speaks of requests under way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 
 from gateway.policy.model import Action, Decision
 from gateway.proxy.dialects.model import Spelling
 from gateway.proxy.intake import InferenceRequest
+from gateway.proxy.json_calls import json_call
 from gateway.proxy.json_text import insert_members, members, replace_members
+from gateway.proxy.upstream import Call
 
 EXECUTOR = "in_engine"
 _UNSAID = "ngram"
@@ -41,6 +46,16 @@ def spell(request: InferenceRequest, decision: Decision) -> Spelling:
     if not changes:
         return Spelling(body=request.body)
     return Spelling(body=_changed(request, changes), edited=said is not None or asks, hides_usage=asks)
+
+
+def plain_call(model: str, request_ids: Sequence[str]) -> Call:
+    """A call that has the engine draft no more for requests under way, known by their `x-request-id`.
+
+    It asks for one token, plainly, since a contract of request fields has no other way to say something.
+    """
+    said = {"ace_mode": "off", "ace_plain": list(request_ids)}
+    asked = {"model": model, "prompt": ".", "max_tokens": 1, "temperature": 0, _XARGS: said}
+    return json_call("/v1/completions", asked)
 
 
 def _words(decision: Decision, tenant: str) -> Mapping[str, object] | None:

@@ -85,8 +85,8 @@ class Gated:
         backend = backend_of(LanguageModel(raw, end_ids=()), checkpoint, Limits(running=1, waiting=1))
         submit = backend.engine.submit
 
-        def recorded(asks: Sequence[Ask], deliver: Deliver) -> Submission:
-            self.submissions.append(submit(asks, deliver))
+        def recorded(asks: Sequence[Ask], deliver: Deliver, request_id: str = "") -> Submission:
+            self.submissions.append(submit(asks, deliver, request_id))
             return self.submissions[-1]
 
         backend.engine.submit = recorded  # type: ignore[method-assign]
@@ -782,6 +782,29 @@ async def test_a_full_queue_is_told_with_a_time_to_come_back(gated: tuple[Gated,
         await until(lambda: gauge(url, "requests_running") + gauge(url, "requests_waiting") == 0)
         backend.model.let(1)
         assert (await client.post(COMPLETIONS, json=completion(max_tokens=1))).status_code == 200
+
+
+async def test_a_request_is_turned_plain_by_a_call_that_a_full_queue_refuses(
+    gated: tuple[Gated, str],
+) -> None:
+    backend, url = gated
+    named = {"x-request-id": "r-1"}
+    plainly = completion(max_tokens=1, vllm_xargs={"ace_mode": "off", "ace_plain": ["r-0", "r-1"]})
+    async with client_of(url) as client:
+        running = completion(prompt=["a", "b"], stream=True, **speculating("prod"))
+        async with client.stream("POST", COMPLETIONS, json=running, headers=named):
+            await until(lambda: gauge(url, "requests_running") + gauge(url, "requests_waiting") == 2)
+            assert not backend.submissions[0].plain
+            assert (await client.post(COMPLETIONS, json=plainly)).status_code == 503
+            assert backend.submissions[0].plain
+        await until(lambda: backend.submissions[0].cancelled)
+        backend.model.let(1)
+
+
+@pytest.mark.parametrize("ids", ["r-1", [1], [""], ["x"] * 1025], ids=["text", "number", "empty", "many"])
+async def test_what_is_to_turn_plain_is_a_list_of_names(client: httpx.AsyncClient, ids: Any) -> None:
+    error = await refusal(client, COMPLETIONS, completion(vllm_xargs={"ace_plain": ids}))
+    assert "ace_plain" in error["message"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -332,6 +333,59 @@ def test_a_cancelled_answer_frees_its_place_before_the_next_forward() -> None:
         forwards_for_nobody = len(raw.fed) - 2 - 2
         # One may have been under way when the client left.
         assert forwards_for_nobody <= 1
+
+
+def test_a_request_turned_plain_drafts_no_more_from_the_next_forward_on() -> None:
+    raw, engine = gated_engine(Limits(running=1, waiting=1))
+    ask = dataclasses.replace(LONG, prompt=(0, 0, 0, 0), max_tokens=40, **prod(4))
+    with engine() as run:
+        deliveries = Deliveries()
+        run.engine.submit([ask], deliveries, "r1")
+        raw.let(3)
+        for _ in range(3):
+            deliveries.next()
+        run.engine.decode_plainly(["r0"])
+        raw.let(1)
+        deliveries.next()
+        run.engine.decode_plainly(["r0", "r1"])
+        fed = len(raw.fed)
+        raw.let(60)
+        (answer,) = deliveries.answers([ask])
+    widths = [len(tokens) for tokens in raw.fed[1:]]
+    assert min(widths[: fed - 1]) > 1
+    # One more forward may have been under way.
+    assert set(widths[fed + 1 :]) == {1}
+    assert answer.finish is not None
+    assert answer.finish.steps[-1].drafted == 0
+
+
+def test_a_waiting_request_turned_plain_never_drafts() -> None:
+    raw, engine = gated_engine(Limits(running=1, waiting=1))
+    ask = dataclasses.replace(LONG, prompt=(0, 0, 0, 0), max_tokens=10, **prod(4))
+    with engine() as run:
+        first, waiting = Deliveries(), Deliveries()
+        run.engine.submit([dataclasses.replace(LONG, max_tokens=1)], first)
+        run.engine.submit([ask], waiting, "r1")
+        run.engine.decode_plainly(["r1"])
+        raw.let(20)
+        (answer,) = waiting.answers([ask])
+    assert {len(tokens) for tokens in raw.fed[2:]} == {1}
+    assert len(answer.token_ids) == 10
+
+
+async def test_a_request_turned_plain_closes_its_session_and_is_not_learnt(watched: WatchedDrafter) -> None:
+    raw: Any = ScriptedModel([], vocabulary_size=VOCABULARY_SIZE, gated=True)
+    with watched_engine(LanguageModel(raw, end_ids=()), watched) as run:
+        deliveries = Deliveries()
+        ask = dataclasses.replace(ANSWERED, drafter="watched", origin=ORIGIN, max_tokens=9)
+        run.engine.submit([ask], deliveries, "r1")
+        raw.let(1)
+        deliveries.next()
+        run.engine.decode_plainly(["r1"])
+        raw.let(30)
+        await asyncio.to_thread(deliveries.answers, [ask])
+        await until(lambda: bool(watched.closed))
+    assert (len(watched.opened), len(watched.closed), watched.learnt) == (1, 1, [])
 
 
 def test_a_waiting_prompt_that_is_cancelled_is_never_computed() -> None:

@@ -7,6 +7,8 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.policy import init, policy
 from gateway.policy.load import load_policy
+from tests.fakes.rest_gateway import RestGateway
+from tests.gateway.cli.conftest import Ace
 
 GOOD = """\
 version: 1
@@ -136,3 +138,78 @@ def test_init_into_a_missing_folder_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(init, [str(tmp_path / "none" / "policy.yaml")])
     assert result.exit_code == 1
     assert "cannot be written: No such file or directory." in result.stderr
+
+
+REVISION = {
+    "number": 2,
+    "revision": "abc123",
+    "author": "ann",
+    "reason": "try",
+    "source": "store",
+    "created_at": 0.0,
+}
+
+
+def test_show_prints_the_text_alone_on_stdout_exactly(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {**REVISION, "text": GOOD, "error": None}), (200, {**REVISION, "text": "x\r\n"})]
+    result = ace("policy", "show", "--gateway", rest.url)
+    assert (result.stdout, result.stderr) == (GOOD, "revision abc123, number 2\n")
+    ace("policy", "show", "a/b", "--gateway", rest.url)
+    assert rest.asked[1].path == "/admin/v1/policy/history/a%2Fb"
+
+
+def test_show_says_that_there_is_no_policy(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {"revision": "default", "number": None, "text": None, "error": None})]
+    result = ace("policy", "show", "--gateway", rest.url)
+    assert result.exit_code == 1
+    assert "everything is off" in result.stderr
+
+
+def test_history_lists_who_and_why(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {"revisions": [REVISION]})]
+    line = ace("policy", "history", "--gateway", rest.url).stdout.splitlines()[1]
+    assert line.split() == ["2", "abc123", "1970-01-01T00:00:00+00:00", "ann", "store", "try"]
+
+
+def test_diff_asks_the_gateway_for_two_revisions(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {"diff": "-a\n+b\n"}), (200, {"diff": ""})]
+    assert ace("policy", "diff", "1", "2", "--gateway", rest.url).stdout == "-a\n+b\n"
+    assert rest.asked[0].path == "/admin/v1/policy/diff?before=1&after=2"
+    assert ace("policy", "diff", "--gateway", rest.url).stdout == "They are equal.\n"
+
+
+def test_diff_compares_a_file_with_the_policy_in_force(ace: Ace, rest: RestGateway, good: str) -> None:
+    rest.answers = [(200, {**REVISION, "text": GOOD.replace("0.5", "0.7")})]
+    said = ace("policy", "diff", "--file", good, "--gateway", rest.url).stdout
+    assert said.startswith("--- in force abc123\n+++ ")
+    assert "+    prod: {share: 0.5, control: {fraction: 0}}" in said
+    assert ace("policy", "diff", "1", "--file", good, "--gateway", rest.url).exit_code == 2
+
+
+def test_put_sends_the_text_as_it_is_with_what_it_was_based_on(
+    ace: Ace, rest: RestGateway, good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ann")
+    rest.answers = [(200, REVISION)]
+    words = ("--based-on", "abc122", "--reason", "try")
+    result = ace("policy", "put", good, *words, "--gateway", rest.url)
+    assert result.stdout == "Policy abc123 is in force, number 2.\n"
+    assert rest.asked[0].method == "PUT"
+    assert rest.asked[0].body == {"text": GOOD, "based_on": "abc122", "reason": "try", "author": "ann"}
+
+
+def test_a_bad_file_is_never_sent(ace: Ace, rest: RestGateway, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 1\nrulse: 1\n")
+    result = ace("policy", "put", str(bad), "--based-on", "x", "--reason", "y", "--gateway", rest.url)
+    assert result.exit_code == 1
+    assert f"{bad}:2:" in result.stderr
+    assert rest.asked == []
+
+
+def test_rollback_names_the_revision_and_needs_a_reason(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, REVISION)]
+    result = ace("policy", "rollback", "1", "--reason", "worse", "--json", "--gateway", rest.url)
+    assert json.loads(result.stdout) == REVISION
+    assert rest.asked[0].path == "/admin/v1/policy/rollback"
+    assert ace("policy", "rollback", "1", "--gateway", rest.url).exit_code == 2

@@ -8,6 +8,7 @@ import pytest
 from gateway.cli.serve import bound_socket, prepare
 from gateway.errors import SettingsError
 from gateway.settings import Settings
+from gateway.store.store import Store
 from tests.gateway.cli.conftest import Ace
 
 ADMIN = "an-admin-token-of-the-operator"
@@ -121,3 +122,19 @@ def test_a_data_folder_that_cannot_be_made_is_one_message(ace: Ace, tmp_path: Pa
     assert result.exit_code == 1
     assert str(tmp_path / "file" / "data") in result.stderr
     assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_policy_file_begins_the_policy_of_an_empty_store(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    for text in ("version: 1  # first\n", "version: 2\n"):
+        file.write_text(text)
+        prepared(tmp_path / "data", policy_source="store", policy_path=file)
+    assert asyncio.run(policies(tmp_path / "data")) == ["version: 1  # first\n"]
+
+
+async def policies(data: Path) -> list[str]:
+    store = Store(Settings(data_dir=data).database_url)
+    try:
+        return [one.text for one in await store.policies.latest(10)]
+    finally:
+        await store.close()

@@ -48,7 +48,9 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
         store=store, examiner=examiner_of(ScriptedProbe(), ScriptedHealth(), clock), clock=clock, owner="x"
     )
     keys = KeyRing(store=store, clock=clock, anonymous_allowed=True)
-    readiness = Readiness(store=store, registry=registry, keys=keys, policy=control.policy)
+    readiness = Readiness(
+        store=store, registry=registry, keys=keys, policy=control.policy, overlays=control.overlays
+    )
     assert [reason.split()[1] for reason in readiness.reasons()] == ["store's", "backends", "keys"]
     await store.migrate()
     await registry.sync_once()

@@ -18,6 +18,7 @@ from gateway.fleet.registry import Registry
 from gateway.fleet.runners import LIVE_S, Runners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
+from gateway.policy.overlays import Overlays
 from gateway.store.store import Store
 from tests.fakes.clock import FakeClock
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
@@ -25,6 +26,9 @@ from tests.fakes.standings import calibrations_of, costs
 from tests.fakes.stores import opened_store
 
 KEY = CostKey(backend="b", model="m", strategy="scored", drafter="ngram", band="1")
+
+
+OVERLAYS = Overlays(read=False)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
             worths=Worths(stages=store.stages, policy=holder, costs=calibrations.known, clock=clock),
             policy=holder,
             pairing=lambda backend, model: AGREES,
+            overlays=lambda: OVERLAYS,
         )
         yield Parts(standings, store, calibrations, runners, load, holder, clock)
 
@@ -81,6 +86,10 @@ async def test_the_drafters_are_those_of_live_runners(parts: Parts) -> None:
         await parts.runners.join(url=url, node="n", drafters=[drafter], version="1")
         parts.clock.advance(LIVE_S - 1)
     assert parts.standings.at("b", "m", 1).drafters == {"suffix"}
+
+
+async def test_overlays_are_part_of_what_is_known(parts: Parts) -> None:
+    assert parts.standings.at("b", "m", 1).overlays is OVERLAYS
 
 
 async def test_a_request_to_come_counts_itself(parts: Parts) -> None:

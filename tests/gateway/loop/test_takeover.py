@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from gateway.loop import runner as runner_module
 from tests.fakes.byte_target import SPECIAL, ByteTarget, ids_of
 from tests.fakes.loop_runner import FAULTS, Fault, LoopRunner
 from tests.gateway.loop.harness import Loop, right_by
+from tests.gateway.proxy.harness import Gateway
 
 ANSWER = (*ids_of("日😀 é"), SPECIAL, *ids_of("! STOP, STOP日 so"))
 """Characters of two, three and four bytes, a special token, and stop strings inside words."""
@@ -53,6 +55,49 @@ def test_the_answer_is_plain_decodings_wherever_the_runner_fails(
         assert through == plain, after
         assert access.ending == "completed"
         assert (stage.action, stage.reason) in EXPECTED[how], after
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fanout"], indirect=True)
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_answer_is_plain_decodings_wherever_a_kill_falls(
+    loop: Loop, target: ByteTarget, runner: LoopRunner, asked: str
+) -> None:
+    target.reset(ANSWER)
+    runner.reset(right_by(ANSWER, DRAFTS))
+    plain = loop.plainly(**ASKED[asked])
+    target.asked.clear()
+    loop.through(**ASKED[asked])
+    loop.records()
+    reasons = set()
+    for kill_at in range(len(target.asked)):
+        target.reset(ANSWER, speaks_up=Killer(loop.gateway, kill_at))
+        runner.reset(right_by(ANSWER, DRAFTS))
+        through = loop.through(**ASKED[asked])
+        access, stage = loop.records()
+        verified = len(target.calls("verify"))
+        assert (through, access.ending) == (plain, "completed"), kill_at
+        # One pass may have been on its way already.
+        assert verified <= kill_at + 1
+        assert stage.multiplier is None
+        reasons.add((stage.action, stage.reason))
+        loop.gateway.resume()
+    assert {("bypass", "killed"), ("speculate", "killed")} <= reasons
+    assert reasons <= {("bypass", "killed"), ("speculate", "killed"), _WELL}
+
+
+class Killer:
+    """Throws the kill switch while the target has one of its calls."""
+
+    def __init__(self, gateway: Gateway, calls_before: int) -> None:
+        self._gateway = gateway
+        self._calls_before = calls_before
+
+    async def __call__(self, path: str) -> None:
+        """A call comes in."""
+        if self._calls_before == 0:
+            await asyncio.to_thread(self._gateway.kill)
+        self._calls_before -= 1
 
 
 def frames_of(loop: Loop, runner: LoopRunner, asked: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def test_a_file_that_is_still_being_written_is_left_alone(holder: PolicyHolder, 
     assert holder.error is None
     holder.check_once()
     assert rule_of(holder) == "second"
+
+
+def test_the_same_half_of_two_saves_is_not_believed(holder: PolicyHolder, path: Path) -> None:
+    """BR-C12: whoever saves again and again is caught at the same place."""
+    before = holder.current
+    for _ in range(4):
+        path.write_text("version: 1\n")
+        later = path.stat().st_mtime_ns + 1_000_000
+        os.utime(path, ns=(later, later))
+        holder.check_once()
+        assert holder.current is before
+        path.write_text(policy_text("second"))
 
 
 @pytest.mark.parametrize(

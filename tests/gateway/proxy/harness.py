@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
 import uvicorn
 
+from gateway.background import keep_running
 from gateway.errors import InvalidKey
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.fleet.health import checked_session
@@ -24,10 +26,12 @@ from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
+from gateway.policy.overlays import KILLED, NO_OVERLAYS, Overlays, Stop
 from gateway.policy.standing import Standing
 from gateway.proxy.asgi import Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
+from gateway.proxy.speculations import Speculations
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.tokenize import BackendTokenizer
@@ -147,6 +151,8 @@ class Gateway:
         self.standings = ScriptedStandings(standing or Standing())
         self.pool = BackendPool(timeouts=timeouts or Timeouts())
         self.holder = Holder(policy or policy_with("off"))
+        self.stop: Stop | None = None
+        self.speculations = Speculations(stop=lambda _: self.stop, pool=self.pool)
         self._runners = runners
         self._limits = limits or Limits()
         self._retries = retries or RetryBudget()
@@ -165,6 +171,7 @@ class Gateway:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run)
+        self._begun = threading.Event()
 
     def __enter__(self) -> Gateway:
         self._thread.start()
@@ -181,11 +188,31 @@ class Gateway:
 
     async def _serve(self) -> None:
         try:
-            async with checked_session() as to_runners:
+            async with checked_session() as to_runners, keep_running({"told": self._tell}):
                 self._plane = self._data_plane(to_runners)
+                self._loop = asyncio.get_running_loop()
+                self._begun.set()
                 await self._server.serve(sockets=[self._listener])
         finally:
             await self.pool.close()
+
+    async def _tell(self) -> None:
+        await self.speculations.run(repeat_s=0.01)
+
+    def kill(self) -> None:
+        """Stop all that is speculating, and all that would be."""
+        self.stop = Stop(KILLED, "by a test")
+        self.standings.standing = replace(self.standings.standing, overlays=Overlays(read=False))
+        done = threading.Event()
+        assert self._begun.wait(PATIENCE_S)
+        self._loop.call_soon_threadsafe(self.speculations.check)
+        self._loop.call_soon_threadsafe(done.set)
+        assert done.wait(PATIENCE_S)
+
+    def resume(self) -> None:
+        """Let what comes be speculated again."""
+        self.stop = None
+        self.standings.standing = replace(self.standings.standing, overlays=NO_OVERLAYS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._plane(scope, receive, send)
@@ -210,6 +237,7 @@ class Gateway:
             book=self.book,
             load=self.load,
             standings=self.standings,
+            speculations=self.speculations,
             report_unreachable=self.records.report_unreachable,
             limits=self._limits,
             retries=self._retries,

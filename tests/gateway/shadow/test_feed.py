@@ -15,6 +15,7 @@ from gateway.errors import BackendUnreachable
 from gateway.fleet.model import Backend, EngineKind
 from gateway.fleet.pairing import Pairing
 from gateway.policy.model import Action
+from gateway.policy.overlays import Stop, Subject
 from gateway.shadow.answer import FinishedAnswer
 from gateway.shadow.feed import ShadowFeed, ShadowLimits
 from gateway.shadow.reasons import SkipReason
@@ -22,6 +23,7 @@ from gateway.shadow.runner import MAX_REPLAY_IDS, Replay, ReplayCounts, ReplayFa
 from gateway.telemetry.record import StageRecord
 from probes.model import Capability, Finding, Support
 from tests.fakes.finished import BACKEND, DECISION, USAGE, chat_answer, chat_request, chunk, finished, stream
+from tests.fakes.waiting import until
 
 SECRET = "the launch code is 0000"
 
@@ -59,12 +61,14 @@ class Bench:
         self.gate.set()
         self.pairing: Pairing | None = Pairing(True, "they agree")
         self.pairs: list[tuple[str, str]] = []
+        self.killed: set[str] = set()
         self.now = 0.0
         self.feed = ShadowFeed(
             telemetry=self,
             tokenize=self.tokenize,
             runner=self,
             pairing=self.paired,
+            stop=self.stop,
             limits=limits or ShadowLimits(),
             clock=lambda: self.now,
         )
@@ -83,6 +87,9 @@ class Bench:
     async def paired(self, backend: str, model: str) -> Pairing | None:
         self.pairs.append((backend, model))
         return self.pairing
+
+    def stop(self, subject: Subject) -> Stop | None:
+        return Stop("killed", "by a test") if subject.tenant in self.killed else None
 
     def check(self, drafter: str) -> None:
         if self.nobody is not None:
@@ -540,3 +547,35 @@ def test_a_finished_answer_does_not_show_its_content() -> None:
 
 def test_every_reason_is_one_word_for_a_metric_label() -> None:
     assert all(reason.value.replace("_", "").isalpha() for reason in SkipReason)
+
+
+async def test_a_kill_drops_what_waits_and_what_is_being_replayed() -> None:
+    bench = Bench()
+    bench.gate.clear()
+    async with bench.running():
+        for turn, tenant in enumerate(("a", "a", "b")):
+            bench.feed.offer(answer_of(tenant, f"r{turn}"))
+        await until(lambda: len(bench.tokenized) == 2)
+        bench.killed.add("a")
+        bench.feed.check()
+        await until(lambda: len(bench.records) == 2)
+        assert {(record.request_id, record.action, record.reason) for record in bench.records} == {
+            ("r0", "skip", "killed"),
+            ("r1", "skip", "killed"),
+        }
+        bench.gate.set()
+        await until(lambda: len(bench.records) == 3)
+    assert (bench.records[-1].request_id, bench.records[-1].action) == ("r2", "would_speculate")
+    assert [tenant for _, tenant, _ in bench.asked_for] == ["b"], "the others never came to a replay"
+
+
+async def test_an_answer_that_a_kill_has_overtaken_is_not_taken() -> None:
+    bench = Bench()
+    bench.killed.add("a")
+    record = await bench.measure(answer_of("a", "r"))
+    assert (record.reason, bench.tokenized) == ("killed", [])
+
+
+def answer_of(tenant: str, request_id: str) -> FinishedAnswer:
+    answer = finished(chat_answer())
+    return replace(answer, facts=replace(answer.facts, tenant=tenant, request_id=request_id))

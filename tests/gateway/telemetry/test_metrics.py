@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
 @dataclass
 class Loaded:
     policy: Policy
+    revision: str = "rev1"
+    loaded_at: float = 5.0
 
 
 @dataclass
@@ -33,7 +35,8 @@ class Gateway:
     def __init__(self) -> None:
         self.fleet = FleetSnapshot((Backend(name="b", url="http://b", state=BackendState.UP, models=("m",)),))
         self.policy = Holder(Loaded(Policy(version=1, rules=(Rule(name="chat", mode=Mode.SHADOW),))))
-        self.metrics = Metrics(fleet=lambda: self.fleet, policy=self.policy)
+        self.kills = 0
+        self.metrics = Metrics(fleet=lambda: self.fleet, policy=self.policy, kills=lambda: self.kills)
 
     def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         families = text_string_to_metric_families(self.metrics.exposition().decode())
@@ -210,6 +213,24 @@ def test_the_page_shows_the_names_of_the_table_and_no_others(gateway: Gateway) -
     assert shown == set(table.COUNTERS) | histograms | set(table.GAUGES)
 
 
+def test_the_policy_in_force_and_kills_can_be_alerted_on() -> None:
+    gateway = Gateway()
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev1") == 5.0
+    assert gateway.value("ace_kill_active") == 0
+    gateway.kills = 2
+    gateway.policy.current = Loaded(Policy(version=1), revision="rev2", loaded_at=6.0)
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev1") is None
+    assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev2") == 6.0
+    assert gateway.value("ace_kill_active") == 2
+
+
+def test_the_speed_of_an_answer_that_a_kill_cut_is_in_no_arm() -> None:
+    gateway = Gateway()
+    gateway.metrics.stage(stage(action="speculate", reason="killed"))
+    assert gateway.value("ace_decode_tokens_total") is None
+    assert gateway.value("ace_spec_draft_tokens_total")
+
+
 WORKER = """
 import sys
 from pathlib import Path
@@ -218,7 +239,7 @@ from tests.gateway.telemetry.test_metrics import Gateway
 from gateway.telemetry.metrics import Metrics
 gateway = Gateway()
 metrics = Metrics(
-    fleet=lambda: gateway.fleet, policy=gateway.policy, multiprocess_dir=Path(sys.argv[1])
+    fleet=lambda: gateway.fleet, policy=gateway.policy, kills=lambda: 0, multiprocess_dir=Path(sys.argv[1])
 )
 for _ in range(int(sys.argv[2])):
     metrics.access(access())

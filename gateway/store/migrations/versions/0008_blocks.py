@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy.types import TypeEngine
 
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 
 _COLUMNS: dict[str, TypeEngine[Any]] = {
     "load_band": sa.String(16),
