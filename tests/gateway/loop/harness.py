@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.policy.model import Action, Decision, Mode
-from gateway.proxy import dispatch, stages
+from gateway.policy.model import Action, Control, Decision, Mode
+from gateway.proxy import dispatch
 from gateway.telemetry.record import AccessRecord, StageRecord
 from tests.fakes.raw_http import Answer, ask, post
 from tests.gateway.proxy.harness import Gateway
@@ -30,9 +30,9 @@ def decide_on_loops(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Decision:
         executor="gateway_loop",
         strategy=strategy,
         k=K,
+        control=Control(fraction=0),
     )
-    for module in (dispatch, stages):
-        monkeypatch.setattr(module, "decide", lambda *_, **__: decision)
+    monkeypatch.setattr(dispatch, "decide", lambda *_, **__: decision)
     return decision
 
 

@@ -301,7 +301,7 @@ def test_keys_with_x_at_the_top_are_free() -> None:
             "prod: {control: {block: 60x}}",
             "prod.control.block is '60x'. Allowed: a number of seconds, or 60s, 10m, 2h.",
         ),
-        ("prod: {control: {block: 0s}}", "prod.control.block is 0. Allowed: more than 0."),
+        ("prod: {control: {block: 0s}}", "prod.control.block is 0. Allowed: at least 1."),
         ("prod: [executor]", "prod is ['executor']. Allowed: a mapping."),
     ],
 )
