@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,6 +33,9 @@ class Settings:
         retention_days: Stage records older than this are deleted.
         retention_rows: Stage records beyond this many are deleted, oldest first.
         shadow_queue: Finished answers that may wait for replay; more are skipped and counted.
+        operations_port: Port of `/healthz`, `/readyz` and `/metrics`; None serves them with everything else.
+        drain_delay_s: When told to stop, how long connections are still taken, while `/readyz` says 503.
+        drain_timeout_s: How long requests under way may then take before they are cut.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +53,9 @@ class Settings:
     retention_days: float = 7.0
     retention_rows: int = 1_000_000
     shadow_queue: int = 256
+    operations_port: int | None = None
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 60.0
 
     @classmethod
     def load(cls, env: Mapping[str, str], **flags: object) -> Settings:
@@ -69,11 +75,6 @@ class Settings:
         if complaints:
             raise SettingsError("\n".join(complaints))
         return cls(**values)
-
-    def as_env(self) -> dict[str, str]:
-        """Environment variables from which `load` makes equal settings, for worker processes."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {_variable(name): str(value) for name, value in values.items() if value not in (None, "")}
 
     @property
     def loopback(self) -> bool:
@@ -155,6 +156,9 @@ ALLOWED: Mapping[str, _Allowed] = {
     "retention_days": _number(float, 0.01, 3650),
     "retention_rows": _number(int, 100, 100_000_000),
     "shadow_queue": _number(int, 1, 100_000),
+    "operations_port": _number(int, 0, 65_535),
+    "drain_delay_s": _number(float, 0, 3600),
+    "drain_timeout_s": _number(float, 0, 86_400),
 }
 """What each field of Settings may be."""
 

@@ -103,16 +103,6 @@ def test_variables_that_kubernetes_sets_for_a_service_named_ace_are_let_pass() -
     assert settings.port == 8080
 
 
-def test_settings_survive_the_way_to_a_worker_process() -> None:
-    settings = load(
-        ACE_POLICY_PATH="/etc/ace/policy.yaml",
-        ACE_ADMIN_TOKEN="t" * 20,
-        ACE_RETENTION_DAYS="0.5",
-        ACE_HOST="::",
-    )
-    assert Settings.load(settings.as_env()) == settings
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_addresses_are_loopback(host: str) -> None:
     assert load(ACE_HOST=host).loopback
