@@ -65,7 +65,7 @@ class Settings:
             SettingsError: Names every variable that is not known or has a value that is not allowed.
         """
         given = _from_environment(env) | {name: flag for name, flag in flags.items() if flag is not None}
-        values: dict[str, Any] = {"data_dir": default_data_dir(env)}
+        values: dict[str, Any] = {} if "data_dir" in given else {"data_dir": default_data_dir(env)}
         complaints = _unknown(env)
         for name, value in given.items():
             try:
@@ -96,8 +96,17 @@ class Settings:
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
-    """The user's own data folder, as the XDG base directories say."""
-    home = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "share")
+    """The user's own data folder, as the XDG base directories say.
+
+    Raises:
+        SettingsError: The user has none, as users in containers do.
+    """
+    try:
+        home = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "share")
+    except RuntimeError as error:
+        raise SettingsError(
+            "This user has no home folder. Name a folder with --data or ACE_DATA_DIR."
+        ) from error
     return Path(home) / "ace-gateway"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import parent_process
+from typing import Any
 
 from gateway.drain import Drain
 from gateway.proxy.asgi import App
@@ -45,9 +45,13 @@ def _obey_signals(drain: Drain) -> None:
     The server's own handler, which closes its sockets, is called when the drain has come to that.
     """
     loop = asyncio.get_running_loop()
-    close_sockets = functools.partial(_handler_of(signal.SIGTERM), signal.SIGTERM, None)
-    begin = functools.partial(drain.begin, close_sockets)
-    end = functools.partial(drain.end, close_sockets)
+    server_stops = _handler_of(signal.SIGTERM)
+
+    def begin() -> None:
+        drain.begin(lambda: server_stops(signal.SIGTERM, None))
+
+    def end() -> None:
+        drain.end(lambda: server_stops(signal.SIGTERM, None))
 
     def stop() -> None:
         end() if drain.begun else begin()
@@ -66,7 +70,7 @@ def _obey_signals(drain: Drain) -> None:
         on(END_NOW, end)
 
 
-def _handler_of(number: signal.Signals) -> Callable[[int, None], object]:
+def _handler_of(number: signal.Signals) -> Callable[[int, None], Any]:
     handler = signal.getsignal(number)
     if not callable(handler):
         raise TypeError("the server has set no handler of its own before it made the app")
