@@ -75,7 +75,7 @@ def test_a_gateway_starts_with_the_rendered_environment_and_files(chosen: str, t
             asked = rendered.container()[name]["httpGet"]["path"]
             assert pod.operations(asked).status_code == 200
         assert pod.rules() == ["rag"]
-        assert "ace_requests_total" in pod.operations("/metrics").text
+        assert "ace_policy_rejected 0.0" in pod.operations("/metrics").text
         assert httpx.get(f"{pod.part.url}/metrics", trust_env=False).status_code == 404
         assert httpx.get(f"{pod.part.url}/v1/models", trust_env=False).status_code == 401
 
