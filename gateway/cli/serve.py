@@ -41,6 +41,7 @@ def serve(**flags: object) -> None:
     from gateway.worker import Worker
 
     settings = Settings.load(os.environ, **flags)
+    _check_ports(settings)
     _check_policy(settings)
     with ExitStack() as sockets:
         listener = sockets.enter_context(bound_socket(settings.host, settings.port))
@@ -114,6 +115,15 @@ def _cannot_bind(host: str, port: int, error: OSError) -> str:
             "or ACE_OPERATIONS_PORT."
         )
     return f"Cannot listen on port {port} of {host}: {error.strerror or error}. See --host and --port."
+
+
+def _check_ports(settings: Settings) -> None:
+    # Bound twice a port would not be in use: that shows only when the second of the two listens.
+    if settings.port and settings.port == settings.operations_port:
+        raise SettingsError(
+            f"--port and ACE_OPERATIONS_PORT are both {settings.port}. Give ACE_OPERATIONS_PORT another one, "
+            "or none to have /healthz, /readyz and /metrics on the main port."
+        )
 
 
 def _check_policy(settings: Settings) -> None:

@@ -113,6 +113,16 @@ def test_every_other_host_is_not_loopback(host: str) -> None:
     assert not load(ACE_HOST=host).loopback
 
 
+def test_a_user_without_a_home_needs_a_data_folder_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    assert Settings.load({"ACE_DATA_DIR": "/data"}).data_dir == Path("/data")
+    with pytest.raises(SettingsError, match="ACE_DATA_DIR"):
+        Settings.load({})
+
+
 def test_the_store_is_a_file_in_the_data_folder_unless_a_url_is_given() -> None:
     assert load(ACE_DATA_DIR="/data").database_url == "sqlite:////data/ace.db"
     assert load(ACE_STORE_URL="postgresql://h/d").database_url == "postgresql://h/d"

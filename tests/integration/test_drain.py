@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -27,16 +28,22 @@ FOREVER_S = "600"
 STREAMS = 6
 QUICK = post(b'{"model": "m1", "messages": [{"role": "user", "content": "quick"}]}')
 STREAM = post(b'{"model": "m1", "messages": [{"role": "user", "content": "stream"}], "stream": true}')
+FLOOD = post(b'{"model": "m1", "messages": [{"role": "user", "content": "flood"}], "stream": true}')
 SILENT = post(b'{"model": "m1", "messages": [{"role": "user", "content": "silent"}]}')
 WORDS = b'data: {"choices": [{"index": 0, "delta": {"content": "word "}}]}\n\n'
 LAST = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
 
 
 class Model:
-    """A model server that answers at once, streams until `finish` is set, or says nothing at all."""
+    """A model server that answers at once, streams until `finish` is set, or says nothing at all.
+
+    Attributes:
+        flooded: Set when nobody has taken more of a stream for half a second.
+    """
 
     def __init__(self) -> None:
         self.finish = threading.Event()
+        self.flooded = threading.Event()
 
     def __call__(self, conversation: Conversation) -> None:
         """Serve one request."""
@@ -49,12 +56,26 @@ class Model:
                 conversation.chunk(WORDS)
             conversation.chunk(LAST)
             conversation.end_stream()
+        elif b"flood" in request.body:
+            conversation.start_stream()
+            self._flood(conversation)
         elif b"silent" in request.body:
             conversation.wait_for_hang_up()
         elif b"quick" in request.body:
             conversation.answer(b'{"choices": [{"index": 0, "finish_reason": "stop"}]}')
         else:
             conversation.answer(b'{"error": {}}', status="404 Not Found")
+
+    def _flood(self, conversation: Conversation) -> None:
+        while not self.finish.is_set():
+            slow = threading.Timer(0.5, self.flooded.set)
+            slow.start()
+            try:
+                conversation.chunk(WORDS * 1000)
+            except OSError:
+                return
+            finally:
+                slow.cancel()
 
 
 class Served(AbstractContextManager["Served"]):
@@ -274,6 +295,16 @@ def test_a_second_signal_ends_the_drain(serve: Serve, workers: int) -> None:
 def _asked_again(served: Served) -> bool:
     served.stop(signal.SIGINT)
     return served.ended()
+
+
+def test_a_client_that_reads_nothing_holds_up_no_stop(serve: Serve, model: Model) -> None:
+    served = serve(workers=1, ACE_DRAIN_DELAY_S="0", ACE_DRAIN_TIMEOUT_S="1")
+    with socket.create_connection(("127.0.0.1", served.port)) as deaf:
+        deaf.sendall(FLOOD)
+        until(lambda: model.flooded.is_set(), "a stream that is held up")
+        served.stop()
+        until(served.ended, "the end of the process", 30)
+    assert served.access_lines()[-1]["ending"] != "completed"
 
 
 def test_signals_that_reach_workers_past_their_parent_cut_nothing(serve: Serve, model: Model) -> None:

@@ -8,6 +8,9 @@
 {{- if and (eq $v.store.kind "sqlite") $several }}
 {{- fail (printf "gateway.replicas is %d and store.kind is sqlite, which is one file of one pod. Set store.kind: postgresql, or gateway.replicas: 1." (int $v.gateway.replicas)) }}
 {{- end }}
+{{- if and (eq $v.store.kind "sqlite") $v.gateway.strategy (ne (dig "type" "" $v.gateway.strategy) "Recreate") }}
+{{- fail "gateway.strategy lets an old and a new pod have the SQLite file open at the same time. Use Recreate, or store.kind: postgresql." }}
+{{- end }}
 {{- if and (eq $v.store.kind "postgresql") (not $v.store.url.existingSecret) }}
 {{- fail "store.kind is postgresql and store.url.existingSecret is empty. Name the Secret that holds the URL under store.url.key." }}
 {{- end }}

@@ -18,6 +18,10 @@ pytestmark = pytest.mark.ops
     [
         ({"gateway": {"replicas": 2}}, "gateway.replicas is 2 and store.kind is sqlite"),
         ({"autoscaling": {"enabled": True}}, "autoscaling.enabled needs store.kind: postgresql"),
+        (
+            {"gateway": {"strategy": {"type": "RollingUpdate"}}},
+            "lets an old and a new pod have the SQLite file open at the same time",
+        ),
         ({"store": {"kind": "postgresql"}}, "store.url.existingSecret is empty"),
         (
             {"store": {**POSTGRESQL, "persistence": {"enabled": True}}},

@@ -378,6 +378,17 @@ def test_a_store_in_the_pod_is_warned_of() -> None:
     assert warning not in render(VALUE_SETS["four workers and a volume"]).notes
 
 
+def test_the_examples_of_the_charts_page_render() -> None:
+    page = (CHART.parent / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    rendered = render(yaml.safe_load(example))
+    assert rendered.one("Deployment")["spec"]["replicas"] == 3
+    (first_try,) = re.findall(r"^helm install ace helm/ace-gateway (.*)$", page, re.M)
+    for setting in re.findall(r"--set (\S+)", first_try):
+        part, value = setting.removesuffix(".enabled=true"), {"enabled": True}
+        assert list(render({part: value}).all("Deployment")) != list(render().all("Deployment"))
+
+
 def test_every_value_that_is_allowed_is_shown_with_its_default() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     del schema["properties"]["global"]  # Helm's own
