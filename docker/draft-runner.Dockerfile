@@ -5,6 +5,7 @@
 # For an image without them give PyTorch's index of CPU builds. DEMO_MODEL=1 adds the demo model's weights.
 ARG FLAVOUR=cpu
 ARG CPU_IMAGE=python:3.11-slim-bookworm
+# Without the toolkit's libraries: torch's wheels bring their own.
 ARG CUDA_IMAGE=nvidia/cuda:12.9.1-base-ubuntu24.04
 
 FROM ${CPU_IMAGE} AS base-cpu

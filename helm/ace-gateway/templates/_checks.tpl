@@ -65,4 +65,11 @@
 {{- fail (printf "extraEnv gives %s as a value, which everybody who may read the release can see. Name a Secret, see `secrets` and `store.url`." .name) }}
 {{- end }}
 {{- end }}
+{{- $seen := dict }}
+{{- range include "ace.gatewayEnv" . | fromYamlArray }}
+{{- if hasKey $seen .name }}
+{{- fail (printf "gateway.extraEnv or backendCredentials.env gives %s, which is set already. Use the value that sets it, or another name." .name) }}
+{{- end }}
+{{- $_ := set $seen .name true }}
+{{- end }}
 {{- end }}

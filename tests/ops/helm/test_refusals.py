@@ -88,6 +88,10 @@ pytestmark = pytest.mark.ops
             {"gateway": {"extraEnv": [{"name": "ACE_ADMIN_TOKEN", "value": "a-token-in-the-open"}]}},
             "extraEnv gives ACE_ADMIN_TOKEN as a value",
         ),
+        (
+            {"gateway": {"extraEnv": [{"name": "ACE_WORKERS", "value": "4"}]}},
+            "gives ACE_WORKERS, which is set already",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(values: dict[str, Any], said: str) -> None:

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
+import httpx
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+import gateway
+from draftrunner.__main__ import _parser as draft_side_parser
+from draftrunner.service import create_app as create_runner
 from gateway.policy.load import load_policy
 from gateway.settings import ALLOWED, Settings
 from tests.ops.helm.chart import CHART, NAME, Document, Rendered, render
@@ -305,6 +309,26 @@ def test_a_runner_tells_the_gateway_an_address_that_pods_can_reach() -> None:
     assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
 
 
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_the_draft_sides_commands_take_what_they_are_given(values: Document) -> None:
+    rendered = render(values)
+    for item in rendered.all("Deployment"):
+        (container,) = item["spec"]["template"]["spec"]["containers"]
+        if container["args"][0] in ("draft-runner", "embedded-backend"):
+            asked = draft_side_parser().parse_args(
+                [argument.replace("$(POD_IP)", "10.1.2.3") for argument in container["args"]]
+            )
+            assert asked.port == container["ports"][0]["containerPort"]
+
+
+async def test_a_runners_probes_need_no_token() -> None:
+    container = runner_of().container(f"{NAME}-draft-runner")
+    app = create_runner(token="t" * 20, version="1", drafters={})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://runner") as client:
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert (await client.get(container[name]["httpGet"]["path"])).status_code == 200
+
+
 def test_a_runner_and_the_gateway_hold_the_same_token() -> None:
     rendered = runner_of()
     runner = rendered.env(f"{NAME}-draft-runner")["ACE_RUNNER_TOKEN"]
@@ -376,6 +400,11 @@ def test_a_store_in_the_pod_is_warned_of() -> None:
     warning = "Keys, backends and records end with the pod."
     assert warning in render().notes
     assert warning not in render(VALUE_SETS["four workers and a volume"]).notes
+
+
+def test_the_chart_is_of_this_version_of_the_gateway() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["appVersion"] == gateway.__version__
 
 
 def test_the_examples_of_the_charts_page_render() -> None:
