@@ -28,6 +28,7 @@ class Drain:
     def __init__(self, delay_s: float = 0.0, timeout_s: float = 0.0) -> None:
         self._delay_s, self._timeout_s = delay_s, timeout_s
         self._timers: list[asyncio.TimerHandle] = []
+        self._stop_listening: Callable[[], None] | None = None
         self.begun = False
         self.over = asyncio.Event()
 
@@ -35,11 +36,12 @@ class Drain:
         """Begin, in the event loop; a drain that has begun goes on as it is.
 
         Args:
-            stop_listening: Called after the delay: from then on no connection is to be taken.
+            stop_listening: Called once, after the delay: from then on no connection is to be taken.
         """
         if self.begun:
             return
         self.begun = True
+        self._stop_listening = stop_listening
         logger.info(
             "Stopping: connections are taken for %g s more, and requests under way have %g s after that.",
             self._delay_s,
@@ -47,16 +49,16 @@ class Drain:
         )
         loop = asyncio.get_running_loop()
         self._timers = [
-            loop.call_later(self._delay_s, stop_listening),
+            loop.call_later(self._delay_s, self._stop),
             loop.call_later(self._delay_s + self._timeout_s, self.over.set),
         ]
 
     def end(self, stop_listening: Callable[[], None]) -> None:
-        """Begin and be over at once."""
-        self.begun = True
+        """Be over at once, begun or not."""
+        self.begin(stop_listening)
         for timer in self._timers:
             timer.cancel()
-        stop_listening()
+        self._stop()
         self.over.set()
 
     def send_of(self, send: Send) -> Send:
@@ -69,3 +71,8 @@ class Drain:
             return send(message)
 
         return to_client
+
+    def _stop(self) -> None:
+        stop, self._stop_listening = self._stop_listening, None
+        if stop is not None:
+            stop()

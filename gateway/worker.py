@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import parent_process
-from typing import Any
 
 from gateway.drain import Drain
 from gateway.proxy.asgi import App
@@ -45,33 +45,24 @@ def _obey_signals(drain: Drain) -> None:
     The server's own handler, which closes its sockets, is called when the drain has come to that.
     """
     loop = asyncio.get_running_loop()
-    server_stops = _handler_of(signal.SIGTERM)
+    servers_own = signal.getsignal(signal.SIGTERM)
+    if not callable(servers_own):
+        raise TypeError("the server has set no handler of its own before it made the app")
 
-    def begin() -> None:
-        drain.begin(lambda: server_stops(signal.SIGTERM, None))
+    def on(number: signal.Signals, act: Callable[[Callable[[], None]], None]) -> None:
+        close_sockets = functools.partial(servers_own, number, None)
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(act, close_sockets))
 
-    def end() -> None:
-        drain.end(lambda: server_stops(signal.SIGTERM, None))
-
-    def stop() -> None:
-        end() if drain.begun else begin()
-
-    def on(number: signal.Signals, action: Callable[[], None]) -> None:
-        signal.signal(number, lambda *_: loop.call_soon_threadsafe(action))
+    def begin_or_end(close_sockets: Callable[[], None]) -> None:
+        act = drain.end if drain.begun else drain.begin
+        act(close_sockets)
 
     if parent_process() is None:
-        on(signal.SIGINT, stop)
-        on(signal.SIGTERM, stop)
+        on(signal.SIGINT, begin_or_end)
+        on(signal.SIGTERM, begin_or_end)
     else:
         # A terminal's Ctrl-C and some supervisors' SIGTERM come twice, of which one is the parent's. So
         # here the parent says with another signal that it means it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        on(signal.SIGTERM, begin)
-        on(END_NOW, end)
-
-
-def _handler_of(number: signal.Signals) -> Callable[[int, None], Any]:
-    handler = signal.getsignal(number)
-    if not callable(handler):
-        raise TypeError("the server has set no handler of its own before it made the app")
-    return handler
+        on(signal.SIGTERM, drain.begin)
+        on(END_NOW, drain.end)

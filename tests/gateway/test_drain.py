@@ -58,6 +58,15 @@ async def test_an_end_waits_for_nothing_and_leaves_no_timer() -> None:
     assert server.stopped == 1
 
 
+async def test_sockets_are_closed_once_however_a_drain_ends() -> None:
+    server, drain = Server(), Drain(delay_s=0, timeout_s=600)
+    drain.begin(server.stop_listening)
+    await until(lambda: server.stopped == 1)
+    drain.end(server.stop_listening)
+    drain.end(server.stop_listening)
+    assert (drain.over.is_set(), server.stopped) == (True, 1)
+
+
 async def test_an_end_needs_no_beginning() -> None:
     server, drain = Server(), Drain(delay_s=600, timeout_s=600)
     drain.end(server.stop_listening)

@@ -331,3 +331,4 @@ def test_ctrl_c_drains_too(serve: Serve, model: Model) -> None:
         model.finish.set()
         assert b"[DONE]" in stream.read_until(b"0\r\n\r\n")
     until(served.ended, "the end of the process")
+    assert served.part.process.returncode == 0
