@@ -58,7 +58,8 @@ def create_control_app(
         # A POST that is answered with a redirect loses its body at some clients.
         redirect_slashes=False,
     )
-    answer_errors(app)
+    elsewhere = "" if operation else " /healthz, /readyz and /metrics are at ACE_OPERATIONS_PORT."
+    answer_errors(app, routes_are=f"/docs lists those of the control plane.{elsewhere}")
     admins = admins_only(keys.check_admin)
     if operation is not None:
         app.include_router(operation)

@@ -20,7 +20,7 @@ class MethodNotAllowed(MalformedRequest):
     status, code = 405, "method_not_allowed"
 
 
-def answer_errors(app: FastAPI, *, routes_are: str = "/docs lists those of the control plane.") -> None:
+def answer_errors(app: FastAPI, *, routes_are: str) -> None:
     """Have `app` answer every exception in OpenAI's error shape, and say where its routes are named."""
     app.add_exception_handler(GatewayError, _ours)
     app.add_exception_handler(HTTPException, partial(_frameworks, routes_are))

@@ -100,7 +100,8 @@ async def test_with_an_operations_port_the_main_port_has_none_of_its_routes(
     control: ControlPlane, path: str
 ) -> None:
     async with control.client_with(operation=None) as http:
-        error_of(await http.get(path), 404)
+        error = error_of(await http.get(path), 404)
+        assert "are at ACE_OPERATIONS_PORT" in error["message"]
         assert (await http.get("/admin/v1/backends")).status_code == 200
 
 

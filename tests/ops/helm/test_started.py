@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from tests.ops.helm.value_sets import POLICY, VALUE_SETS
 
 pytestmark = [pytest.mark.ops, pytest.mark.slow]
 
-OTHER_POLICY = "version: 1\nrules: [{name: after-the-swap, mode: shadow}]\n"
 HERE = {"ACE_HOST": "127.0.0.1", "ACE_OPERATIONS_PORT": "0", "ACE_DRAIN_DELAY_S": "0"}
 """What differs here from a pod, which has an address of its own; the port is given as a flag."""
 
@@ -60,6 +60,10 @@ class Pod:
         shown = httpx.get(f"{self.part.url}/admin/v1/policy", headers=admin, trust_env=False).json()
         return [rule["name"] for rule in shown["policy"]["rules"]]
 
+    def has_rules(self, names: list[str]) -> bool:
+        """Whether these rules are in force."""
+        return self.rules() == names
+
     def operations(self, path: str) -> httpx.Response:
         """What a probe is answered."""
         (base,) = re.findall(r"metrics: +(\S+)/metrics\n", self.log.read_text())
@@ -80,9 +84,23 @@ def test_a_gateway_starts_with_the_rendered_environment_and_files(chosen: str, t
         assert httpx.get(f"{pod.part.url}/v1/models", trust_env=False).status_code == 200
 
 
-def test_a_changed_config_map_is_in_force_without_a_restart(tmp_path: Path) -> None:
+def test_each_change_of_the_config_map_is_in_force_without_a_restart(tmp_path: Path) -> None:
     pod = Pod(render({"policy": {"text": POLICY}}), tmp_path)
     with pod.part:
         assert pod.rules() == ["rag"]
-        mounted(tmp_path / "etc/ace/policy", {"policy.yaml": OTHER_POLICY}, version=2)
-        until(lambda: pod.rules() == ["after-the-swap"], "the other policy in force")
+        for version in (2, 3, 4):
+            text = f"version: 1\nrules: [{{name: version-{version}, mode: shadow}}]\n"
+            mounted(tmp_path / "etc/ace/policy", {"policy.yaml": text}, version)
+            wanted = [f"version-{version}"]
+            until(functools.partial(pod.has_rules, wanted), f"version {version} in force")
+
+
+def test_a_bad_config_map_leaves_the_last_good_one_and_operators_are_told(tmp_path: Path) -> None:
+    pod = Pod(render({"policy": {"text": POLICY}}), tmp_path)
+    with pod.part:
+        mounted(tmp_path / "etc/ace/policy", {"policy.yaml": "version: 1\nruls: []\n"}, version=2)
+        until(lambda: pod.operations("/readyz").json()["warnings"], "a warning")
+        ready = pod.operations("/readyz")
+        assert (ready.status_code, pod.rules()) == (200, ["rag"])
+        assert "policy.yaml:2" in ready.json()["warnings"][0]
+        assert "ace_policy_rejected 1.0" in pod.operations("/metrics").text
