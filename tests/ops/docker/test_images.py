@@ -7,12 +7,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -149,25 +151,21 @@ def test_the_gateways_environment_has_no_torch(installed: Path) -> None:
     assert not {"torch", "transformers", "tests"} & packages
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make the namespaces of a container")
-def test_the_gateway_runs_read_only_as_a_user_without_a_home(installed: Path, place: Path) -> None:
-    gateway, (port, operations) = image("gateway"), free_ports()
-    (place / "data").mkdir()
-    assert set(gateway.items("VOLUME")) == {gateway.env["ACE_DATA_DIR"], "/tmp"}
-    given = gateway.env | {
-        "PATH": f"{installed}/bin:/usr/bin:/bin",
-        "ACE_PORT": str(port),
-        "ACE_OPERATIONS_PORT": str(operations),
-        "ACE_DATA_DIR": str(place / "data"),
-        "ACE_ADMIN_TOKEN": TOKEN,
-        "ACE_WORKERS": "2",
-    }
-    command = [*gateway.items("ENTRYPOINT"), *gateway.items("CMD")]
-    inside = {**os.environ, "BASE": sys.base_prefix, "DATA": str(place / "data"), "RUN_AS": str(UID)}
-    # As process 1 of a namespace, as in a container: signals that it handles not are lost on it.
+@contextmanager
+def contained(command: Sequence[str], env: Mapping[str, str], folder: Path, data: str) -> Iterator[int]:
+    """Run a command as a container would; gives its process id, outside of its namespace.
+
+    Args:
+        command: As process 1, as in a container: signals that it does not handle are lost on it.
+        env: All of its environment.
+        folder: Gets a log and the folder for its data.
+        data: That folder's variable.
+    """
+    (folder / "data").mkdir(exist_ok=True)
+    inside = {**os.environ, "BASE": sys.base_prefix, "DATA": str(folder / "data"), "RUN_AS": str(UID)}
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    variables = [f"{name}={value}" for name, value in given.items()]
-    with (place / "log").open("wb") as log:
+    variables = [f"{name}={value}" for name, value in {**env, data: str(folder / "data")}.items()]
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [*namespaces, "sh", "-c", READ_ONLY, "sh", *variables, *command],
             env=inside,
@@ -175,19 +173,55 @@ def test_the_gateway_runs_read_only_as_a_user_without_a_home(installed: Path, pl
             stderr=log,
         )
     try:
-        until(lambda: answers(f"http://127.0.0.1:{operations}/readyz"), "readiness", 60)
-        health = gateway.items("HEALTHCHECK")
-        assert subprocess.run([sys.executable, *health[1:]], env=given, check=False).returncode == 0
-        assert httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 401
-        admin = {"authorization": f"Bearer {TOKEN}"}
-        made = {"name": "k", "tenant": "t"}
-        reply = httpx.post(
-            f"http://127.0.0.1:{port}/admin/v1/keys", json=made, headers=admin, trust_env=False
-        )
-        assert reply.is_success, reply.text
-        (pid_one,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(pid_one), 15)
-        assert process.wait(60) is not None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        yield int(until(lambda: children.read_text().split(), "process 1")[0])
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
+
+
+def is_healthy(image: Image, env: Mapping[str, str]) -> bool:
+    """What the image's health check says."""
+    check = image.items("HEALTHCHECK")
+    return subprocess.run([sys.executable, *check[1:]], env=env, check=False).returncode == 0
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a container's namespaces")
+
+
+@needs_root
+def test_the_gateway_runs_read_only_as_a_user_without_a_home(installed: Path, place: Path) -> None:
+    gateway, (port, operations) = image("gateway"), free_ports()
+    assert set(gateway.items("VOLUME")) == {gateway.env["ACE_DATA_DIR"], "/tmp"}
+    env = gateway.env | {
+        "PATH": f"{installed}/bin:/usr/bin:/bin",
+        "ACE_PORT": str(port),
+        "ACE_OPERATIONS_PORT": str(operations),
+        "ACE_ADMIN_TOKEN": TOKEN,
+        "ACE_WORKERS": "2",
+    }
+    command = [*gateway.items("ENTRYPOINT"), *gateway.items("CMD")]
+    with contained(command, env, place, "ACE_DATA_DIR") as pid:
+        until(lambda: answers(f"http://127.0.0.1:{operations}/readyz"), "readiness", 60)
+        assert is_healthy(gateway, env)
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).status_code == 401
+        admin, made = {"authorization": f"Bearer {TOKEN}"}, {"name": "k", "tenant": "t"}
+        keys = f"http://127.0.0.1:{port}/admin/v1/keys"
+        assert httpx.post(keys, json=made, headers=admin, trust_env=False).is_success
+        os.kill(pid, signal.SIGTERM)
+
+
+@needs_root
+def test_a_draft_runner_without_a_model_runs_read_only_too(installed: Path, place: Path) -> None:
+    runner, (port, _) = image("draft-runner"), free_ports()
+    assert set(runner.items("VOLUME")) == {runner.env["XDG_CACHE_HOME"], "/tmp"}
+    env = runner.env | {
+        "PATH": f"{installed}/bin:/usr/bin:/bin",
+        "ACE_RUNNER_TOKEN": TOKEN,
+        "HEALTH_URL": runner.env["HEALTH_URL"].replace("8090", str(port)),
+    }
+    command = [*runner.items("ENTRYPOINT"), *runner.items("CMD"), "--port", str(port)]
+    with contained(command, env, place, "XDG_CACHE_HOME") as pid:
+        until(lambda: is_healthy(runner, env), "health", 60)
+        os.kill(pid, signal.SIGTERM)
