@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ import aiohttp
 import httpx
 
 from gateway.background import keep_running
-from gateway.control.app import create_control_app
+from gateway.control.app import create_control_app, create_operations_app
+from gateway.control.operation import Readiness, operation_routes
+from gateway.drain import Drain
 from gateway.errors import StoreError
 from gateway.evidence.block_keeper import BlockKeeper
 from gateway.evidence.calibration import CostMeter
@@ -37,11 +40,12 @@ from gateway.fleet.urls import CheckedResolver
 from gateway.keys import KeyRing, RunnerGate, open_runner_token
 from gateway.loop.executor import LoopExecutor
 from gateway.loop.runner import LoopRunners
+from gateway.operations import serving
 from gateway.policy.board import OverlayBoard
 from gateway.policy.kill_switch import KillSwitch
 from gateway.policy.stored import FileHistory, StoredPolicy
 from gateway.policy.watch import PolicyHolder
-from gateway.proxy.asgi import Receive, Scope, Send
+from gateway.proxy.asgi import App, Receive, Scope, Send
 from gateway.proxy.handler import DataPlane, Limits
 from gateway.proxy.retry_budget import RetryBudget
 from gateway.proxy.speculations import Speculations
@@ -62,8 +66,6 @@ from probes.suite import probe
 
 logger = logging.getLogger(__name__)
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _POLICY_POLL_S = 0.5
 _STORE_RETRY_S = 1.0
 
@@ -72,18 +74,29 @@ _STORE_RETRY_S = 1.0
 class _Planes:
     data: App
     control: App
+    operations: App
 
 
-def create_app(settings: Settings) -> App:
-    """The gateway as an ASGI application, whose parts are made and closed by its lifespan."""
-    return _Gateway(settings)
+def create_app(
+    settings: Settings, *, drain: Drain | None = None, operations: socket.socket | None = None
+) -> App:
+    """The gateway as an ASGI application, whose parts are made and closed by its lifespan.
+
+    Args:
+        settings: Of the whole gateway.
+        drain: How its process comes to an end; None where the server alone decides that.
+        operations: Bound to the operations port; None serves those routes beside all others.
+    """
+    return _Gateway(settings, drain or Drain(), operations)
 
 
 class _Gateway:
     """Sends `/v1/...` to the data plane and the rest to the control plane."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, drain: Drain, operations: socket.socket | None) -> None:
         self._settings = settings
+        self._drain = drain
+        self._operations = operations
         self._planes: _Planes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,16 +105,23 @@ class _Gateway:
         elif self._planes is None:
             raise RuntimeError("the gateway needs a server that speaks ASGI's lifespan protocol")
         elif scope["path"] == "/v1" or scope["path"].startswith("/v1/"):
-            await self._planes.data(scope, receive, send)
+            await self._planes.data(scope, receive, self._drain.send_of(send))
         else:
-            await self._planes.control(scope, receive, send)
+            await self._planes.control(scope, receive, self._drain.send_of(send))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            async with _opened(self._settings) as self._planes:
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
+            # Health is asked for until everything else is closed, and cannot be told before it is opened.
+            async with AsyncExitStack() as closed_last:
+                opened = _opened(self._settings, self._drain, split=self._operations is not None)
+                async with opened as self._planes:
+                    if self._operations is not None:
+                        await closed_last.enter_async_context(
+                            serving(self._planes.operations, self._operations)
+                        )
+                    await send({"type": "lifespan.startup.complete"})
+                    await receive()
         except Exception as error:
             # Before startup.complete the server prints the message and exits; after it, only the log can say.
             logger.exception("the gateway's parts could not be opened or closed")
@@ -111,8 +131,8 @@ class _Gateway:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
-    """Every part of one gateway process, running."""
+async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIterator[_Planes]:
+    """Every part of one gateway process, running; `split`: the control plane has no operation routes."""
     async with AsyncExitStack() as closing:
         store = Store(settings.database_url)
         closing.push_async_callback(store.close)
@@ -268,6 +288,12 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             limits=Limits(body_bytes=settings.max_body_bytes),
             retries=RetryBudget(),
         )
+        operation = operation_routes(
+            Readiness(
+                store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=drain
+            ),
+            metrics.exposition,
+        )
         control = create_control_app(
             store=store,
             registry=registry,
@@ -278,7 +304,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             overlays=overlays,
             calibrations=calibrations,
             standings=standings,
-            metrics=metrics.exposition,
+            operation=None if split else operation,
             clock=time.time,
         )
         retention = Retention(
@@ -312,10 +338,11 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "pairings": pairings.run,
                     "overlays": overlays.run,
                     "speculations": speculations.run,
+                    "drain": lambda: _cut(drain, pool),
                 }
             )
         )
-        yield _Planes(data=data, control=control)
+        yield _Planes(data=data, control=control, operations=create_operations_app(operation))
 
 
 async def _first_look(
@@ -327,6 +354,12 @@ async def _first_look(
     except StoreError as error:
         logger.warning("Starting without the store, which is tried again: %s", error)
     await asyncio.gather(keys.sync_once(), registry.sync_once(), runners.sync_once(), overlays.sync_once())
+
+
+async def _cut(drain: Drain, pool: BackendPool) -> None:
+    """End every call that outlives the drain."""
+    await drain.over.wait()
+    await pool.cut()
 
 
 async def _migrate(store: Store) -> None:

@@ -17,6 +17,7 @@ GatewayError
 │   ├── CredentialMissing      502  nothing was sent; another backend may be tried
 │   ├── BackendHungUp          502  a reused connection closed without a byte; another may be tried
 │   ├── BackendBrokeOff        502  the request may have run; never tried again
+│   ├── GatewayStopping        503  the gateway's own process ends, and with it the call
 │   ├── BackendTimeout         504  the request may have run; never tried again
 │   └── NoBackendUp            503
 ├── CalibrationFailed          503  a step of the loop could not be timed on a backend
@@ -177,6 +178,19 @@ class BackendBrokeOff(BackendError):
 
     def __init__(self, backend: str) -> None:
         super().__init__(f"Backend {backend!r} closed the connection before its answer was complete.")
+
+
+class GatewayStopping(BackendError):
+    """The gateway ended the call itself, because its process must end."""
+
+    status, code, kind = 503, "gateway_stopping", "server_error"
+    headers = (("retry-after", "1"),)
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(
+            f"This gateway process is stopping, and ended its call to backend {backend!r} before the answer "
+            "was complete. Send the request again; ACE_DRAIN_TIMEOUT_S is how long a stop waits for answers."
+        )
 
 
 class BackendTimeout(BackendError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -36,6 +36,9 @@ class Settings:
         policy_source: `file`, or `store`: the policy is then kept there, and `policy_path` only begins it.
         kill: What is killed as long as the gateway runs, in the words of the kill file.
         kill_file: A file whose existence kills; None means `kill` in `data_dir`.
+        operations_port: Port of `/healthz`, `/readyz` and `/metrics`; None serves them with everything else.
+        drain_delay_s: When told to stop, how long connections are still taken, while `/readyz` says 503.
+        drain_timeout_s: How long requests under way may then take before they are cut.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +59,9 @@ class Settings:
     policy_source: str = "file"
     kill: str | None = None
     kill_file: Path | None = None
+    operations_port: int | None = None
+    drain_delay_s: float = 0.0
+    drain_timeout_s: float = 60.0
 
     @classmethod
     def load(cls, env: Mapping[str, str], **flags: object) -> Settings:
@@ -65,7 +71,7 @@ class Settings:
             SettingsError: Names every variable that is not known or has a value that is not allowed.
         """
         given = _from_environment(env) | {name: flag for name, flag in flags.items() if flag is not None}
-        values: dict[str, Any] = {"data_dir": default_data_dir(env)}
+        values: dict[str, Any] = {} if "data_dir" in given else {"data_dir": default_data_dir(env)}
         complaints = _unknown(env)
         for name, value in given.items():
             try:
@@ -75,11 +81,6 @@ class Settings:
         if complaints:
             raise SettingsError("\n".join(complaints))
         return cls(**values)
-
-    def as_env(self) -> dict[str, str]:
-        """Environment variables from which `load` makes equal settings, for worker processes."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {_variable(name): str(value) for name, value in values.items() if value not in (None, "")}
 
     @property
     def loopback(self) -> bool:
@@ -106,8 +107,17 @@ class Settings:
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
-    """The user's own data folder, as the XDG base directories say."""
-    home = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "share")
+    """The user's own data folder, as the XDG base directories say.
+
+    Raises:
+        SettingsError: The user has none, as users in containers do.
+    """
+    try:
+        home = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME") or Path.home()) / ".local" / "share")
+    except RuntimeError as error:
+        raise SettingsError(
+            "This user has no home folder. Name a folder with --data or ACE_DATA_DIR."
+        ) from error
     return Path(home) / "ace-gateway"
 
 
@@ -170,6 +180,9 @@ ALLOWED: Mapping[str, _Allowed] = {
     # Any text: whoever throws the switch must not be refused. What is not understood kills everything.
     "kill": _Allowed("all, or lines `tenant NAME`, `model NAME`, `backend NAME`", str),
     "kill_file": _PATH,
+    "operations_port": _number(int, 0, 65_535),
+    "drain_delay_s": _number(float, 0, 3600),
+    "drain_timeout_s": _number(float, 0, 86_400),
 }
 """What each field of Settings may be."""
 

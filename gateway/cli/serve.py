@@ -8,11 +8,12 @@ import os
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,9 +21,13 @@ from gateway import __version__
 from gateway.errors import SettingsError
 from gateway.settings import Settings
 
+if TYPE_CHECKING:
+    from gateway.worker import Worker
+
 _PATH = click.Path(path_type=Path)
 _KEEP_ALIVE_S = 75
 _WORKER_SILENCE_S = 30
+_DEAF_CLIENT_S = 2
 
 
 @click.command()
@@ -33,16 +38,25 @@ _WORKER_SILENCE_S = 30
 @click.option("--workers", help="Processes that serve. [default: 1]")
 def serve(**flags: object) -> None:
     """Run the gateway. Every flag has a variable ACE_*, and some settings have only that."""
+    from gateway.worker import Worker
+
     settings = Settings.load(os.environ, **flags)
+    _check_ports(settings)
     _check_policy(settings)
-    with bound_socket(settings.host, settings.port) as listener:
-        admin_token = asyncio.run(prepare(settings))
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(bound_socket(settings.host, settings.port))
+        operations = None
         settings = replace(settings, port=listener.getsockname()[1])
+        if settings.operations_port is not None:
+            operations = sockets.enter_context(bound_socket(settings.host, settings.operations_port))
+            settings = replace(settings, operations_port=operations.getsockname()[1])
+        admin_token = asyncio.run(prepare(settings))
         click.echo(_greeting(settings, admin_token), err=True)
+        worker = Worker(settings, operations)
         if settings.workers == 1:
-            _serve_here(settings, listener)
+            _serve_here(worker, listener)
         else:
-            _serve_in_workers(settings, listener)
+            _serve_in_workers(worker, listener)
 
 
 async def prepare(settings: Settings) -> str | None:
@@ -100,8 +114,20 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def _cannot_bind(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} of {host} is in use. Stop what listens there, or give another --port."
+        return (
+            f"Port {port} of {host} is in use. Stop what listens there, or give another --port "
+            "or ACE_OPERATIONS_PORT."
+        )
     return f"Cannot listen on port {port} of {host}: {error.strerror or error}. See --host and --port."
+
+
+def _check_ports(settings: Settings) -> None:
+    # Bound twice a port would not be in use: that shows only when the second of the two listens.
+    if settings.port and settings.port == settings.operations_port:
+        raise SettingsError(
+            f"--port and ACE_OPERATIONS_PORT are both {settings.port}. Give ACE_OPERATIONS_PORT another one, "
+            "or none to have /healthz, /readyz and /metrics on the main port."
+        )
 
 
 def _check_policy(settings: Settings) -> None:
@@ -122,10 +148,11 @@ def _needs_auth(settings: Settings) -> str:
 def _greeting(settings: Settings, admin_token: str | None) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{settings.port}"
+    operations_port = settings.port if settings.operations_port is None else settings.operations_port
     lines = {
         "OpenAI API": f"{url}/v1",
         "REST API": f"{url}/docs",
-        "metrics": f"{url}/metrics",
+        "metrics": f"http://{host}:{operations_port}/metrics",
         "data": settings.data_dir,
         "policy": _policy_line(settings),
         "kill file": settings.kill_path,
@@ -157,28 +184,29 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
         # Longer than load balancers keep theirs, so that it is never we who close one being reused.
         "timeout_keep_alive": _KEEP_ALIVE_S,
         "timeout_worker_healthcheck": _WORKER_SILENCE_S,
+        # The drain has cut everything by then: this is for clients that read nothing any more.
+        "timeout_graceful_shutdown": ceil(settings.drain_timeout_s) + _DEAF_CLIENT_S,
     }
 
 
-def _serve_here(settings: Settings, listener: socket.socket) -> None:
+def _serve_here(worker: Worker, listener: socket.socket) -> None:
     import uvicorn
 
-    from gateway.app import create_app
-
-    server = uvicorn.Server(uvicorn.Config(create_app(settings), **_uvicorn_options(settings)))
+    server = uvicorn.Server(uvicorn.Config(worker, factory=True, **_uvicorn_options(worker.settings)))
     with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
 
-def _serve_in_workers(settings: Settings, listener: socket.socket) -> None:
+def _serve_in_workers(worker: Worker, listener: socket.socket) -> None:
     import uvicorn
     from uvicorn.config import STARTUP_FAILURE
-    from uvicorn.supervisors import Multiprocess
 
-    config = uvicorn.Config("gateway.worker:app", factory=True, **_uvicorn_options(settings))
+    from gateway.workers import Workers
+
+    config = uvicorn.Config(worker, factory=True, **_uvicorn_options(worker.settings))
     with TemporaryDirectory(prefix="ace-metrics-") as counters:
-        os.environ.update(settings.as_env(), PROMETHEUS_MULTIPROC_DIR=counters)
-        supervisor = Multiprocess(config, sockets=[listener])
-        supervisor.run()
-    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = counters
+        workers = Workers(config, sockets=[listener])
+        workers.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
         sys.exit(STARTUP_FAILURE)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 import gateway
 from gateway.control.access import admins_only, runners_only
 from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
 from gateway.control.keys import key_routes
-from gateway.control.operation import Readiness, operation_routes
 from gateway.control.overlays import overlay_routes
 from gateway.control.policy import PolicyInForce, policy_routes
 from gateway.control.runners import runner_routes
@@ -36,10 +35,10 @@ def create_control_app(
     overlays: OverlayBoard,
     calibrations: Calibrations,
     standings: Standings,
-    metrics: Callable[[], bytes],
+    operation: APIRouter | None,
     clock: Callable[[], float],
 ) -> FastAPI:
-    """REST under `/admin/v1`, `/runner/v1/join`, `/healthz`, `/readyz`, `/metrics`, `/openapi.json`, `/docs`.
+    """REST under `/admin/v1`, `/runner/v1/join`, `/openapi.json`, `/docs`, and the operation routes.
 
     Every failure is answered in OpenAI's error shape.
 
@@ -53,7 +52,7 @@ def create_control_app(
         overlays: What operators have taken away.
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
-        metrics: The page for Prometheus.
+        operation: The operation routes; None where they have a port of their own.
         clock: Unix time.
     """
     app = FastAPI(
@@ -63,10 +62,11 @@ def create_control_app(
         # A POST that is answered with a redirect loses its body at some clients.
         redirect_slashes=False,
     )
-    answer_errors(app)
+    elsewhere = "" if operation else " /healthz, /readyz and /metrics are at ACE_OPERATIONS_PORT."
+    answer_errors(app, routes_are=f"/docs lists those of the control plane.{elsewhere}")
     admins = admins_only(keys.check_admin)
-    readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy, overlays=overlays)
-    app.include_router(operation_routes(readiness, metrics))
+    if operation is not None:
+        app.include_router(operation)
     app.include_router(backend_routes(registry, calibrations, admins))
     app.include_router(
         policy_routes(policy, store.policies, registry.snapshot, standings.of_next, clock, admins)
@@ -75,4 +75,12 @@ def create_control_app(
     app.include_router(stage_routes(store, admins))
     app.include_router(key_routes(keys, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))
+    return app
+
+
+def create_operations_app(operation: APIRouter) -> FastAPI:
+    """The operation routes alone, for a port of their own."""
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    answer_errors(app, routes_are="This port has /healthz, /readyz and /metrics.")
+    app.include_router(operation)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -19,10 +20,10 @@ class MethodNotAllowed(MalformedRequest):
     status, code = 405, "method_not_allowed"
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Have `app` answer every exception in OpenAI's error shape."""
+def answer_errors(app: FastAPI, *, routes_are: str) -> None:
+    """Have `app` answer every exception in OpenAI's error shape, and say where its routes are named."""
     app.add_exception_handler(GatewayError, _ours)
-    app.add_exception_handler(HTTPException, _frameworks)
+    app.add_exception_handler(HTTPException, partial(_frameworks, routes_are))
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -31,15 +32,13 @@ async def _ours(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(failure.body(), status_code=failure.status, headers=dict(failure.headers))
 
 
-async def _frameworks(request: Request, error: Exception) -> JSONResponse:
+async def _frameworks(routes_are: str, request: Request, error: Exception) -> JSONResponse:
     path = request.url.path[:200]
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         failure = MethodNotAllowed(f"{request.method} is not taken by {path}. Allowed: {allowed}.")
         return JSONResponse(failure.body(), status_code=failure.status, headers={"allow": allowed})
-    return await _ours(
-        request, UnknownRoute(f"There is no route {path}. /docs lists those of the control plane.")
-    )
+    return await _ours(request, UnknownRoute(f"There is no route {path}. {routes_are}"))
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

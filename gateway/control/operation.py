@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.control.policy import PolicyInForce
 from gateway.control.views import ReadyView
+from gateway.drain import Drain
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.policy.board import OverlayBoard
@@ -25,9 +26,12 @@ class Readiness:
     keys: KeyRing
     policy: PolicyInForce
     overlays: OverlayBoard
+    drain: Drain
 
     def reasons(self) -> Iterator[str]:
-        """What is still missing. Once all is there, a store that goes down takes nothing away."""
+        """What is still missing, or that the end is near. A store that goes down later takes nothing away."""
+        if self.drain.begun:
+            yield "this process is stopping"
         if not self.store.migrated:
             yield "the store's tables have not been brought to the newest revision yet"
         if not self.registry.loaded:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import BackendBrokeOff, BackendError, BackendTimeout
+from gateway.errors import BackendBrokeOff, BackendError, BackendTimeout, GatewayStopping
 from gateway.evidence.sse import SseParser
 from gateway.fleet.model import Backend
 from gateway.loop.calls import open_call
@@ -152,8 +152,8 @@ class Generation:
     async def _choices(self, draft: Sequence[int]) -> Choices:
         try:
             return await self._strategy.choices(self._context, draft)
-        except BackendTimeout:
-            raise  # the target has had its time, and is not asked for the same again
+        except (BackendTimeout, GatewayStopping):
+            raise  # the target has had its time, or we have, and it is not asked for the same again
         except BackendError as error:
             raise GoPlain(WhyPlain.TARGET_REFUSED, str(error)) from error
 
@@ -168,7 +168,7 @@ class Generation:
                         emit(emission)
                     if emission.finished:
                         return
-        except BackendTimeout:
+        except (BackendTimeout, GatewayStopping):
             raise
         except BackendError as error:
             logger.warning("Request %s could not be continued: %s", self._request_id, error)

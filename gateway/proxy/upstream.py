@@ -16,7 +16,14 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from gateway.errors import BackendBrokeOff, BackendError, BackendHungUp, BackendTimeout, BackendUnreachable
+from gateway.errors import (
+    BackendBrokeOff,
+    BackendError,
+    BackendHungUp,
+    BackendTimeout,
+    BackendUnreachable,
+    GatewayStopping,
+)
 from gateway.fleet.credentials import read_credential
 from gateway.fleet.model import Backend
 from gateway.proxy.headers import RawHeaders, first
@@ -86,12 +93,16 @@ class Reply:
     """A backend's answer, whose head has arrived."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, backend: str, idle_s: float, on_close: Callable[[], None]
+        self,
+        response: aiohttp.ClientResponse,
+        backend: str,
+        idle_s: float,
+        on_close: Callable[[Reply], None],
     ) -> None:
         self.status = response.status
         self.headers: RawHeaders = response.raw_headers
         self._response = response
-        self._backend = backend
+        self.backend = backend
         self._idle_s = idle_s
         self._on_close = on_close
 
@@ -105,6 +116,7 @@ class Reply:
         Raises:
             BackendBrokeOff: The connection ended before the body did.
             BackendTimeout: Nothing arrived for the idle timeout.
+            GatewayStopping: It was cut.
         """
         body = self._response.content
         while True:
@@ -112,17 +124,21 @@ class Reply:
                 async with asyncio.timeout(self._idle_s):
                     chunk = await body.readany()
             except TimeoutError:
-                raise BackendTimeout(self._backend, self._idle_s, "byte", "ACE_IDLE_TIMEOUT_S") from None
+                raise BackendTimeout(self.backend, self._idle_s, "byte", "ACE_IDLE_TIMEOUT_S") from None
             except (aiohttp.ClientError, OSError):
-                raise BackendBrokeOff(self._backend) from None
+                raise BackendBrokeOff(self.backend) from None
             if not chunk:
                 return
             yield chunk
 
+    def cut(self) -> None:
+        """End the body before its time."""
+        self._response.content.set_exception(GatewayStopping(self.backend))
+
     def close(self) -> None:
         """Give the connection back if the body has ended, and cut it if it has not."""
         self._response.close()
-        self._on_close()
+        self._on_close(self)
 
 
 class BackendPool:
@@ -139,6 +155,8 @@ class BackendPool:
         self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
         self._in_flight: Counter[str] = Counter()
+        self._replies: set[Reply] = set()
+        self._cut = False
 
     def in_flight(self, backend: str) -> int:
         """Calls to `backend` that have not ended."""
@@ -154,7 +172,10 @@ class BackendPool:
 
         Raises:
             BackendError: One of its kinds; what went wrong, and whether another backend may be tried.
+            GatewayStopping: The pool was cut.
         """
+        if self._cut:
+            raise GatewayStopping(backend.name)
         headers = list(call.headers)
         if backend.credential:
             headers.append(("authorization", f"Bearer {read_credential(backend.name, backend.credential)}"))
@@ -175,13 +196,26 @@ class BackendPool:
         except BaseException:
             self._ended(backend.name)
             raise
-        return Reply(response, backend.name, self._timeouts.idle_s, lambda: self._ended(backend.name))
+        reply = Reply(response, backend.name, self._timeouts.idle_s, self._closed)
+        self._replies.add(reply)
+        return reply
+
+    async def cut(self) -> None:
+        """End every call under way with GatewayStopping, and open none any more."""
+        self._cut = True
+        for reply in self._replies:
+            reply.cut()
+        await self.close()
 
     async def close(self) -> None:
         """Close every connection."""
         for session in (self._kept, self._fresh):
             if session is not None:
                 await session.close()
+
+    def _closed(self, reply: Reply) -> None:
+        self._replies.discard(reply)
+        self._ended(reply.backend)
 
     def _ended(self, backend: str) -> None:
         self._in_flight[backend] -= 1
@@ -206,7 +240,7 @@ class BackendPool:
         except (aiohttp.ClientError, OSError) as error:
             if seen.reused and _not_a_byte(error):
                 raise BackendHungUp(backend) from None
-            raise BackendBrokeOff(backend) from None
+            raise GatewayStopping(backend) if self._cut else BackendBrokeOff(backend) from None
 
     def _kept_session(self) -> aiohttp.ClientSession:
         if self._kept is None:

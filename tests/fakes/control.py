@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from gateway.control.app import create_control_app
+from gateway.control.operation import Readiness, operation_routes
+from gateway.drain import Drain
 from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
@@ -109,13 +111,20 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "standings": standings_of(
             store, runners, policy, load, calibrations, clock, lambda: overlays.current
         ),
-        "metrics": lambda: b"ace_requests_total 1.0\n",
+        "operation": operation_of(
+            store=store, registry=registry, keys=keys, policy=policy, overlays=overlays
+        ),
         "clock": clock,
     }
     await overlays.sync_once()
     app = create_control_app(**parts)
     async with client_of(app) as http:
         yield ControlPlane(app, http, parts, policy_file, probe, health, meter, clock)
+
+
+def operation_of(**parts: Any) -> APIRouter:
+    """The operation routes of a gateway that has counted one request."""
+    return operation_routes(Readiness(**{"drain": Drain(), **parts}), lambda: b"ace_requests_total 1.0\n")
 
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:

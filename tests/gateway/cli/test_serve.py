@@ -106,6 +106,22 @@ def test_a_port_in_use_is_named(ace: Ace, tmp_path: Path) -> None:
     assert f"Port {port} of 127.0.0.1 is in use" in result.stderr
 
 
+def test_an_operations_port_in_use_is_named(ace: Ace, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        result = ace("serve", "--port", "0", "--data", str(tmp_path), ACE_OPERATIONS_PORT=port)
+    assert result.exit_code == 1
+    assert f"Port {port} of 127.0.0.1 is in use" in result.stderr
+    assert "ACE_OPERATIONS_PORT" in result.stderr
+
+
+def test_one_port_for_both_is_refused(ace: Ace, tmp_path: Path) -> None:
+    result = ace("serve", "--port", "18080", "--data", str(tmp_path / "data"), ACE_OPERATIONS_PORT="18080")
+    assert result.exit_code == 1
+    assert "both 18080" in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_host_that_is_not_ours_is_named() -> None:
     with pytest.raises(SettingsError, match=r"Cannot listen on port 0 of 192\.0\.2\.1"):
         bound_socket("192.0.2.1", 0)

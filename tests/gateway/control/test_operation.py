@@ -2,16 +2,24 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.control.app import create_operations_app
 from gateway.control.operation import Readiness
+from gateway.drain import Drain
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.store.store import Store
-from tests.fakes.control import RUNNER, ControlPlane, error_of
+from tests.fakes.control import RUNNER, ControlPlane, client_of, error_of, operation_of
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.stores import store_url
+
+
+def started(control: ControlPlane) -> dict[str, Any]:
+    """What a gateway's readiness looks at, all read."""
+    return {name: control.parts[name] for name in ("store", "registry", "keys", "policy", "overlays")}
 
 
 async def test_a_process_that_answers_is_alive(control: ControlPlane) -> None:
@@ -49,7 +57,12 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
     )
     keys = KeyRing(store=store, clock=clock, anonymous_allowed=True)
     readiness = Readiness(
-        store=store, registry=registry, keys=keys, policy=control.policy, overlays=control.overlays
+        store=store,
+        registry=registry,
+        keys=keys,
+        policy=control.policy,
+        overlays=control.overlays,
+        drain=Drain(),
     )
     assert [reason.split()[1] for reason in readiness.reasons()] == ["store's", "backends", "keys"]
     await store.migrate()
@@ -61,10 +74,42 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
 
 async def test_a_gateway_that_is_not_ready_answers_503(control: ControlPlane) -> None:
     unread = KeyRing(store=control.store, clock=control.clock, anonymous_allowed=True)
-    async with control.client_with(keys=unread) as http:
+    operation = operation_of(**started(control) | {"keys": unread})
+    async with control.client_with(operation=operation) as http:
         reply = await http.get("/readyz")
     assert reply.status_code == 503
     assert reply.json()["reasons"] == ["the keys have not been read from the store yet"]
+
+
+async def test_a_gateway_that_drains_is_alive_and_not_ready(control: ControlPlane) -> None:
+    drain = Drain(delay_s=60)
+    async with client_of(create_operations_app(operation_of(**started(control), drain=drain))) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        drain.begin(lambda: None)
+        reply = await http.get("/readyz")
+        assert (reply.status_code, reply.json()["reasons"]) == (503, ["this process is stopping"])
+        assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_the_operations_port_has_its_three_routes_and_asks_for_no_key(control: ControlPlane) -> None:
+    app = create_operations_app(operation_of(**started(control)))
+    async with client_of(app) as http:
+        http.headers.clear()
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+        for path in ("/admin/v1/backends", "/docs", "/openapi.json", "/v1/models", "/"):
+            error = error_of(await http.get(path), 404)
+            assert error["message"].endswith("This port has /healthz, /readyz and /metrics.")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_with_an_operations_port_the_main_port_has_none_of_its_routes(
+    control: ControlPlane, path: str
+) -> None:
+    async with control.client_with(operation=None) as http:
+        error = error_of(await http.get(path), 404)
+        assert "are at ACE_OPERATIONS_PORT" in error["message"]
+        assert (await http.get("/admin/v1/backends")).status_code == 200
 
 
 async def test_metrics_are_given_as_prometheus_reads_them(control: ControlPlane) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.loop import executor
 from gateway.policy.model import Action, Decision
-from gateway.proxy import dispatch, stages
+from gateway.proxy import dispatch
 from probes.model import Capability, Finding, Support
 from tests.fakes.byte_target import ByteTarget
 from tests.fakes.loop_runner import LoopRunner
@@ -112,8 +112,7 @@ def test_a_control_request_is_served_plainly_and_timed_by_its_stream(
 ) -> None:
     """A plain server reports no decode times, and its clients rarely ask how many tokens there were."""
     control = replace(decided, action=Action.CONTROL, reason="control_block", strategy=None)
-    for module in (dispatch, stages):
-        monkeypatch.setattr(module, "decide", lambda *_, **__: control)
+    monkeypatch.setattr(dispatch, "decide", lambda *_, **__: control)
     through, plain = loop.both(stream=True)
     assert through == plain
     assert through.usage is None

@@ -72,6 +72,24 @@ def test_a_continuation_that_breaks_off_breaks_the_stream(
     assert loop.records()[0].ending == "backend_broke_off"
 
 
+def test_a_gateway_that_stops_says_so_and_does_not_blame_the_target(
+    loop: Loop, target: ByteTarget, runner: LoopRunner
+) -> None:
+    runner.reset(right_by(target.answer, [2]))
+    refusing = after_calls(3)
+
+    def stops(body: dict[str, Any]) -> int | None:
+        if refusing(body):
+            loop.gateway.cut()
+        return None
+
+    target.reset(target.answer, refuses=stops)
+    answer = loop.ask(stream=True)
+    assert is_broken_off(answer)
+    access, stage = loop.records()
+    assert (access.ending, stage.reason) == ("gateway_stopping", "gateway_stopping")
+
+
 def test_an_answer_in_one_piece_is_asked_for_again_as_the_client_did(
     loop: Loop, target: ByteTarget, runner: LoopRunner
 ) -> None:

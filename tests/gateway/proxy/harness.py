@@ -186,7 +186,12 @@ class Gateway:
         with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
             runner.run(self._serve())
 
+    def cut(self) -> None:
+        """Cut its pool, as at the end of a drain; called from another thread."""
+        asyncio.run_coroutine_threadsafe(self.pool.cut(), self._loop).result(PATIENCE_S)
+
     async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         try:
             async with checked_session() as to_runners, keep_running({"told": self._tell}):
                 self._plane = self._data_plane(to_runners)
