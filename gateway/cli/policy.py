@@ -79,7 +79,7 @@ def explain(file: Path, facts: str, backend_supports: tuple[str, ...], as_json_:
     for line in explained["trail"]:
         click.echo(f"- {line}")
     for name, value in explained["decision"].items():
-        click.echo(f"{name.replace('_', ' ')}: {'-' if value is None else value}")
+        click.echo(f"{name.replace('_', ' ')}: {_in_words(value)}")
 
 
 @policy.command()
@@ -255,3 +255,9 @@ def _consequence(rule: Rule) -> str:
         case Mode.PROD:
             control = rule.prod.control.fraction
             return f"prod ({speculation}, {rule.prod.share:.0%} of requests, {control:.0%} as control)"
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(inner)}" for name, inner in value.items())
+    return "-" if value is None else str(value)

@@ -78,6 +78,7 @@ def test_explain_tells_each_rules_reason_and_the_outcome(good: str) -> None:
         "strategy: -",
         "detail: -",
         "k: 5",
+        "control: block 60.0, fraction 0.0, replica -",
         "max tokens per minute: -",
         "compare: ()",
     ]
