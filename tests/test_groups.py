@@ -35,7 +35,7 @@ def runs(target: str, marks: frozenset[str]) -> bool:
 
 
 def test_ci_calls_every_group_of_tests() -> None:
-    assert TARGETS == ["test", "test-integration", "test-vllm"]
+    assert TARGETS == ["test", "test-integration", "test-vllm", "test-ops"]
 
 
 @pytest.mark.parametrize("marks", EVERY_MIX, ids=lambda marks: "+".join(sorted(marks)) or "unmarked")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, delete, func, insert, select
+from sqlalchemy import Select, cast, delete, func, insert, select
 
 from gateway.evidence.multiplier import Speed, temperature_band
 from gateway.store.curves import COUNTED, Curve, curve_of, summed_curves
@@ -105,7 +105,7 @@ class StageRows:
                 wanted = wanted.where(column == value)
         if query.after is not None:
             wanted = wanted.where(table.at > query.after)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(wanted)
             return [{**payload, **dict(zip(_LONG, long, strict=True))} for payload, *long in rows]
 
@@ -115,14 +115,17 @@ class StageRows:
         table = stage_records.c
         key = (table.mode, table.action, table.reason)
         counted = select(*key, func.count().label("n")).group_by(*key).order_by(*key)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(counted)
             return tuple(ReasonCount(**row) for row in rows.mappings())
 
     @unbroken
     async def groups(self) -> tuple[StageGroup, ...]:
         """Sums over comparable records; the largest groups when there are very many."""
-        sums = [func.sum(column).filter(COUNTED).label(column.name) for column in _SUMMED]
+        # PostgreSQL sums whole numbers into its decimal type.
+        sums = [
+            cast(func.sum(column).filter(COUNTED), column.type).label(column.name) for column in _SUMMED
+        ]
         looping = func.count().filter(stage_records.c.looping.is_(True)).label("looping")
         grouped = (
             select(*_GROUPED_BY, func.count().label("n"), looping, *sums)
@@ -130,7 +133,7 @@ class StageRows:
             .order_by(func.count().desc(), *_GROUPED_BY)
             .limit(MAX_GROUPS)
         )
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(grouped)
             return tuple(StageGroup(**row) for row in rows.mappings())
 
@@ -142,7 +145,7 @@ class StageRows:
             compared: A drafter that the records' own was compared with, for its curves instead.
         """
         names = tuple(column.name for column in _GROUPED_BY)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = (await connection.execute(summed_curves(names, compared))).mappings()
             curves = {tuple(row[name] for name in names): curve_of(row) for row in rows}
         return {key: curve for key, curve in curves.items() if curve}
@@ -166,7 +169,7 @@ class StageRows:
             wanted = wanted.where(table.action == group.action)
             for name in ("drafter", "k"):
                 wanted = wanted.where(table[name].is_not_distinct_from(getattr(group, name)))
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             return [(tokens, seconds) for tokens, seconds in await connection.execute(wanted)]
 
     @unbroken
@@ -191,14 +194,14 @@ class StageRows:
             .order_by(table.id.desc())
             .limit(newest)
         )
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(wanted)
             return tuple(ReplayedAnswer(workload=workload, k_curve=curve) for workload, curve in rows)
 
     async def delete_before(self, at: float, *, most: int) -> int:
         """Delete up to `most` of the records made before a Unix time; how many went."""
-        old = select(stage_records.c.id).where(stage_records.c.at < at).limit(most)
-        return await self._delete(old)
+        table = stage_records.c
+        return await self._delete(select(table.id).where(table.at < at).order_by(table.id).limit(most))
 
     async def delete_beyond(self, newest: int, *, most: int) -> int:
         """Delete up to `most` of the oldest records, never one of the `newest`; how many went."""
@@ -210,6 +213,10 @@ class StageRows:
 
     @unbroken
     async def _delete(self, ids: Select[tuple[int]]) -> int:
-        async with self._database.writing() as connection:
-            gone = await connection.execute(delete(stage_records).where(stage_records.c.id.in_(ids)))
+        # Other replicas sweep too: each takes rows that no other is deleting, and none waits for another.
+        going = ids.with_for_update(skip_locked=True).cte("going")
+        async with self._database.writing(long=True) as connection:
+            gone = await connection.execute(
+                delete(stage_records).where(stage_records.c.id.in_(select(going.c.id)))
+            )
             return gone.rowcount

@@ -123,5 +123,5 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 
 def test_postgresql_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match="pip install asyncpg"):
+    with pytest.raises(SettingsError, match=r"pip install .ace-gateway\[postgres\]"):
         Database("postgresql://operator:hunter2@host/db")
