@@ -64,8 +64,8 @@ class Database:
 
     @property
     def label(self) -> str:
-        """The URL without its password, for messages."""
-        return self._url.render_as_string(hide_password=True)
+        """The URL for messages: without its password and its parameters, which may hold another."""
+        return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
     def is_file(self) -> bool:

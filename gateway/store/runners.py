@@ -39,12 +39,8 @@ class RunnerRows:
         async with self._database.writing() as connection:
             long_gone = runners.c.seen_at < runner.seen_at - _FORGOTTEN_S
             await connection.execute(delete(runners).where(long_gone))
-            joined = insert_or(connection, runners).values(
-                url=runner.url, joined_at=runner.joined_at, **seen
-            )
-            await connection.execute(
-                joined.on_conflict_do_update(index_elements=[runners.c.url], set_=seen)
-            )
+            joined = insert_or(connection, runners).values(url=runner.url, joined_at=runner.joined_at, **seen)
+            await connection.execute(joined.on_conflict_do_update(index_elements=[runners.c.url], set_=seen))
 
 
 def _runner(row: RowMapping) -> Runner:

@@ -123,9 +123,7 @@ class StageRows:
     async def groups(self) -> tuple[StageGroup, ...]:
         """Sums over comparable records; the largest groups when there are very many."""
         # PostgreSQL sums whole numbers into its decimal type.
-        sums = [
-            cast(func.sum(column).filter(COUNTED), column.type).label(column.name) for column in _SUMMED
-        ]
+        sums = [cast(func.sum(column).filter(COUNTED), column.type).label(column.name) for column in _SUMMED]
         looping = func.count().filter(stage_records.c.looping.is_(True)).label("looping")
         grouped = (
             select(*_GROUPED_BY, func.count().label("n"), looping, *sums)
@@ -214,9 +212,7 @@ class StageRows:
     @unbroken
     async def _delete(self, ids: Select[tuple[int]]) -> int:
         # Other replicas sweep too: each takes rows that no other is deleting, and none waits for another.
-        going = ids.with_for_update(skip_locked=True).cte("going")
+        going = ids.with_for_update(skip_locked=True)
         async with self._database.writing(long=True) as connection:
-            gone = await connection.execute(
-                delete(stage_records).where(stage_records.c.id.in_(select(going.c.id)))
-            )
+            gone = await connection.execute(delete(stage_records).where(stage_records.c.id.in_(going)))
             return gone.rowcount

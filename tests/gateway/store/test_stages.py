@@ -83,7 +83,7 @@ def test_a_record_that_json_cannot_say_is_refused() -> None:
 
 async def test_a_batch_is_kept_whole_or_not_at_all(store: Store) -> None:
     broken = {**row_of(stage()), "mode": None}
-    with pytest.raises(Exception, match="(?i)not.null"):
+    with pytest.raises(Exception, match=r"(?i)not.null"):
         await store.stages.add([row_of(stage()), broken])
     assert await found(store.stages) == []
 
