@@ -27,6 +27,7 @@ from gateway.store.postgres import MIGRATION_LOCK, create_postgres_engine, is_ab
 _BUSY_TIMEOUT_MS = 5000
 _LIMIT_S = 5.0
 _LONG_LIMIT_S = 60.0
+_ASKED_AGAIN_S = 0.5
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -37,8 +38,9 @@ _WRITES = "ace_writes"
 class Database:
     """Connections to the database that a URL names.
 
-    A database server that does not answer holds up no operation for longer than its limit. A file has
-    no limit: its disk answers or fails, and a lock is waited for within the driver.
+    A database server that does not answer holds up an operation for its limit of time at most, and only
+    those begun until then: others fail at once until it answers again. A file has no limit: its disk
+    answers or fails, and a lock is waited for within the driver.
 
     Args:
         url: `sqlite:///PATH` or `postgresql://...`.
@@ -60,6 +62,7 @@ class Database:
         else:
             self._engine = create_postgres_engine(self._url, self.label, **options)
         self._writer = self._engine.execution_options(**{_WRITES: True})
+        self._silence: asyncio.Task[None] | None = None
         self.migrated = False
 
     @property
@@ -105,7 +108,7 @@ class Database:
             StoreError: The database cannot be used now, or is a newer version's.
         """
         if self.is_file:
-            with self._translated(None):
+            with self._translated():
                 await asyncio.to_thread(_create_sqlite, Path(str(self._url.database)))
         async with self.writing(long=True) as connection:
             if not self.is_file:
@@ -115,17 +118,41 @@ class Database:
 
     async def close(self) -> None:
         """Give every connection back."""
+        if self._silence is not None:
+            self._silence.cancel()
         await self._engine.dispose()
 
     @asynccontextmanager
     async def _limited(self, long: bool) -> AsyncIterator[None]:
+        if self._silence is not None:
+            raise StoreError(self.label, "it has not answered for a while; the gateway keeps asking")
         limit_s = None if self.is_file else _LONG_LIMIT_S if long else _LIMIT_S
-        with self._translated(limit_s):
-            async with asyncio.timeout(limit_s):
-                yield
+        with self._translated():
+            try:
+                async with asyncio.timeout(limit_s):
+                    yield
+            except TimeoutError:
+                if not self.is_file and self._silence is None:
+                    self._silence = asyncio.create_task(self._wait_for_any_answer())
+                raise
+
+    async def _wait_for_any_answer(self) -> None:
+        """Ask the server again and again; an error is an answer too."""
+        silent = True
+        while silent:
+            try:
+                async with asyncio.timeout(_LIMIT_S), self._engine.connect() as connection:
+                    await connection.execute(select(1))
+            except TimeoutError:
+                await asyncio.sleep(_ASKED_AGAIN_S)
+            except (StoreError, SQLAlchemyError, OSError):
+                silent = False
+            else:
+                silent = False
+        self._silence = None
 
     @contextmanager
-    def _translated(self, limit_s: float | None) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except (DataError, IntegrityError):
@@ -137,8 +164,7 @@ class Database:
                 raise
             raise StoreError(self.label, str(cause), remedy(cause)) from error
         except TimeoutError as error:
-            late = f"it did not answer within {limit_s:g} s" if limit_s else str(error)
-            raise StoreError(self.label, late) from error
+            raise StoreError(self.label, str(error) or "it did not answer in time") from error
         except CommandError as error:
             newer = "Its tables are of a newer version of the gateway: run that version, or a newer one."
             raise StoreError(self.label, str(error), newer) from error
@@ -151,7 +177,7 @@ def insert_or(connection: AsyncConnection, table: Table) -> Upsert:
 
     Read first and written then, two processes would both find no row, and one would fail.
     """
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def unbroken(

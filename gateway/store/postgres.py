@@ -67,13 +67,16 @@ def create_postgres_engine(url: URL, label: str, **options: Any) -> AsyncEngine:
 
 
 async def _connect(address: str, label: str) -> asyncpg.Connection[Any]:
-    """Connect. The driver reads the address, so `sslmode` and others mean what they mean to libpq."""
+    """Connect; TimeoutError when nothing answers.
+
+    The driver reads the address, so `sslmode` and others mean what they mean to libpq.
+    """
     import asyncpg
 
     try:
         return await asyncpg.connect(address, timeout=CONNECT_S)
-    except TimeoutError as error:
-        raise StoreError(label, f"it did not let us in within {CONNECT_S:g} s") from error
+    except TimeoutError:
+        raise  # the server is silent, which whoever wanted the connection must know
     except asyncpg.PostgresError as error:
         refused = _state(error).startswith(_NEVER_BETTER)
         kind = StoreRefused if refused else StoreError

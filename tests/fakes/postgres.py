@@ -116,7 +116,7 @@ class PostgresServer(AbstractContextManager["PostgresServer"]):
 
     def _lets_in(self) -> bool:
         assert self._process.poll() is None, (self._folder / "log").read_text(errors="replace")
-        asked = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        asked = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(asked, check=False, **self._as_user()).returncode == 0
 
     def _install(self) -> Path:
