@@ -268,11 +268,15 @@ class Registry:
 
     async def _keep(self, backend: Backend) -> None:
         """Show what was found, and save it. What cannot be saved now is found again by a later look."""
+        before = self._still_registered(backend)
+        # Before anything is waited for: requests must not go where nobody is, however slow the store is.
+        self._swap_in(backend)
+        if before.state is not backend.state or before.probed_at is None:
+            _log_state(backend)
         async with self._exchange:
-            before = self._still_registered(backend)
+            # A reader who had begun earlier may have brought the old state back.
+            self._still_registered(backend)
             self._swap_in(backend)
-            if before.state is not backend.state or before.probed_at is None:
-                _log_state(backend)
             if not await self._store.backends.save(backend):
                 self._swap_out(backend.name)
                 raise NotFound(f"The backend {backend.name!r} was removed while it was probed.")

@@ -96,6 +96,11 @@ class PostgresServer(AbstractContextManager["PostgresServer"]):
         self._signal(signal.SIGCONT)
 
     @property
+    def running(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process.poll() is None
+
+    @property
     def _data(self) -> Path:
         return self._folder / "data"
 
