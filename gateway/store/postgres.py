@@ -24,6 +24,7 @@ MIGRATION_LOCK = 0x41434547
 """Held by whoever migrates. The number is ours alone among those who lock things in the same database."""
 
 _CHECK_URL = "Correct ACE_STORE_URL."
+_AWAY = "See whether it runs and can be reached from here; the gateway tries again by itself."
 _REMEDIES = {
     "28": "Correct the user or the password in ACE_STORE_URL, or let the user in: pg_hba.conf.",
     "3D": "Create it with CREATE DATABASE, or correct ACE_STORE_URL.",
@@ -83,8 +84,11 @@ async def _connect(address: str, label: str) -> asyncpg.Connection[Any]:
         raise kind(label, str(error), remedy(error)) from error
     except ValueError as error:
         raise StoreRefused(label, str(error), _CHECK_URL) from error
+    except FileNotFoundError as error:
+        missing = "a certificate, or the folder of a socket, that ACE_STORE_URL names does not exist"
+        raise StoreError(label, missing, _CHECK_URL) from error
     except (OSError, asyncpg.InterfaceError) as error:
-        raise StoreError(label, str(error) or type(error).__name__) from error
+        raise StoreError(label, str(error) or type(error).__name__, _AWAY) from error
 
 
 def remedy(error: BaseException) -> str | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,9 @@ class Gateways:
         found = self.ask("GET", f"/admin/v1/backends/{backend}", at=at)
         return str(found.json()["state"]) if found.status_code == 200 else None
 
+    def is_up(self, backend: str, at: int) -> bool:
+        return self.state_of(backend, at=at) == "up"
+
     def dropped(self, *, at: int) -> float:
         """Stage records that one gateway could not keep."""
         page = self.ask("GET", "/metrics", at=at).text
@@ -97,5 +101,5 @@ async def gateways(mortal_postgres: PostgresServer, tmp_path: Path) -> AsyncIter
             url = running.enter_context(served(OpenAIServer(token_s=0.002).app))
             shared.ask("POST", "/admin/v1/backends", json={"name": name, "url": url}).raise_for_status()
         for at in range(3):
-            until(lambda at=at: shared.state_of("second", at=at) == "up", "every gateway seeing the backends")
+            until(partial(shared.is_up, "second", at), "every gateway seeing the backends")
         yield shared

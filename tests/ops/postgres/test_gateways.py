@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import asyncpg
 import httpx
@@ -36,7 +37,7 @@ class Changes:
     def a_backend_is_added(self) -> Callable[[int], bool]:
         new = {"name": "third", "url": self._url}
         self._gateways.ask("POST", "/admin/v1/backends", json=new).raise_for_status()
-        return lambda at: self._gateways.state_of("third", at=at) == "up"
+        return partial(self._gateways.is_up, "third")
 
     def a_backend_is_removed(self) -> Callable[[int], bool]:
         self._gateways.ask("DELETE", "/admin/v1/backends/first").raise_for_status()
@@ -69,7 +70,7 @@ async def test_a_change_at_one_gateway_is_seen_by_all_within_two_seconds(
         seen = getattr(Changes(gateways, url), change)()
         changed_at = time.monotonic()
         for at in range(3):
-            until(lambda at=at: seen(at), f"{change}, at gateway {at}")
+            until(partial(seen, at), f"{change}, at gateway {at}")
         assert time.monotonic() - changed_at <= SEEN_WITHIN_S
 
 
@@ -88,7 +89,7 @@ async def all_recorded(gateways: Gateways, clients: ServiceClients, shadow: str)
     expected = {request_id for request_id, key in clients.served.items() if key == shadow}
     assert expected
     async with asyncio.timeout(60):
-        while not expected <= (recorded := await records_of(gateways)).keys():
+        while not expected <= (recorded := await records_of(gateways)).keys():  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.1)
     assert set(recorded.values()) == {1}
 
@@ -126,7 +127,7 @@ async def test_a_database_that_hangs_holds_up_neither_requests_nor_the_judgement
                 for at in range(3):
                     await asyncio.to_thread(
                         until,
-                        lambda at=at: gateways.state_of("third", at=at) == "down",
+                        partial(is_down, gateways, "third", at),
                         f"gateway {at} judging a backend that is gone",
                     )
                 await clients.more(200)
@@ -167,7 +168,7 @@ async def test_ending_a_gateway_costs_no_request_and_no_stream(gateways: Gateway
     await all_recorded(gateways, clients, shadow)
 
 
-async def test_a_gateway_that_starts_while_the_database_is_away_is_not_ready_and_says_why(
+def test_a_gateway_that_starts_while_the_database_is_away_is_not_ready_and_says_why(
     gateways: Gateways, mortal_postgres: PostgresServer
 ) -> None:
     key = gateways.key("plain")
@@ -179,13 +180,16 @@ async def test_a_gateway_that_starts_while_the_database_is_away_is_not_ready_and
             assert "not been read from the store" in " ".join(answer.json()["reasons"])
             assert "refused" in " ".join(answer.json()["warnings"])
             assert ask_plainly(late.url, key).json()["error"]["code"] == "store_unavailable"
-            await asyncio.to_thread(mortal_postgres.start)
-            ready = lambda: httpx.get(f"{late.url}/readyz", trust_env=False).status_code == 200  # noqa: E731
-            await asyncio.to_thread(until, ready, "the late gateway being ready")
+            mortal_postgres.start()
+            until(partial(is_ready, late.url), "the late gateway being ready")
             assert ask_plainly(late.url, key).status_code == 200
     finally:
         if not mortal_postgres.running:
             mortal_postgres.start()
+
+
+def is_down(gateways: Gateways, backend: str, at: int) -> bool:
+    return gateways.state_of(backend, at=at) == "down"
 
 
 def ask_plainly(url: str, key: str) -> httpx.Response:
@@ -194,9 +198,16 @@ def ask_plainly(url: str, key: str) -> httpx.Response:
     return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60, trust_env=False)
 
 
+def is_ready(url: str) -> bool:
+    return httpx.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
+
+
+def is_served(url: str, key: str) -> bool:
+    return ask_plainly(url, key).status_code == 200
+
+
 async def keys_known(gateways: Gateways, *keys: str) -> None:
     """Wait until every gateway lets the keys in."""
     for url in gateways.urls:
         for key in keys:
-            good = lambda url=url, key=key: ask_plainly(url, key).status_code == 200  # noqa: E731
-            await asyncio.to_thread(until, good, f"{url} knowing the keys")
+            await asyncio.to_thread(until, partial(is_served, url, key), f"{url} knowing the keys")
