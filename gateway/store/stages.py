@@ -92,6 +92,14 @@ class StageRows:
             await connection.execute(insert(stage_records), list(rows))
 
     @unbroken
+    async def keeps(self, row: Row) -> bool:
+        """Whether a row made by `row_of` is there: no two are of one request and one moment."""
+        table = stage_records.c
+        same = (table.request_id == row["request_id"], table.at == row["at"])
+        async with self._database.reading() as connection:
+            return await connection.scalar(select(table.id).where(*same).limit(1)) is not None
+
+    @unbroken
     async def find(self, query: StageQuery) -> list[dict[str, Any]]:
         """The records that a query asks for, as JSON values, newest first."""
         table = stage_records.c

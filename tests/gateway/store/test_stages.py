@@ -88,6 +88,14 @@ async def test_a_batch_is_kept_whole_or_not_at_all(store: Store) -> None:
     assert await found(store.stages) == []
 
 
+async def test_a_record_that_is_kept_is_known_again(store: Store) -> None:
+    kept = row_of(stage(request_id="r", at=1_700_000_000.123456))
+    await store.stages.add([kept])
+    assert await store.stages.keeps(kept)
+    assert not await store.stages.keeps({**kept, "at": 1_700_000_000.123457})
+    assert not await store.stages.keeps({**kept, "request_id": "s"})
+
+
 async def test_counts_are_summed_over_comparable_records_only(store: Store) -> None:
     await keep(
         store,
