@@ -71,7 +71,7 @@ test-vllm: $(VENV)/.models $(VLLM)/.installed
 	@echo "==> the tests against a real vLLM"
 	@$(PYTEST) -m 'vllm and not ops'
 
-test-ops: $(VENV)/.gateway
+test-ops: $(VENV)/.models
 	@echo "==> the tests of a gateway in operation: PostgreSQL"
 	@$(PYTEST) -m 'ops'
 

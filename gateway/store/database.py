@@ -22,7 +22,13 @@ from sqlalchemy.util import await_only
 
 from gateway.errors import SettingsError, StoreError
 from gateway.store import migrate
-from gateway.store.postgres import MIGRATION_LOCK, create_postgres_engine, is_about_values, remedy
+from gateway.store.postgres import (
+    MIGRATION_LOCK,
+    create_postgres_engine,
+    driver_errors,
+    is_about_values,
+    remedy,
+)
 
 _BUSY_TIMEOUT_MS = 5000
 _LIMIT_S = 5.0
@@ -59,8 +65,10 @@ class Database:
         if self.is_file:
             self._engine = create_async_engine(self._url.set(drivername="sqlite+aiosqlite"), **options)
             _prepare_sqlite(self._engine)
+            self._failures: tuple[type[Exception], ...] = (SQLAlchemyError, sqlite3.Error, OSError)
         else:
             self._engine = create_postgres_engine(self._url, self.label, **options)
+            self._failures = (SQLAlchemyError, OSError, *driver_errors())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._silence: asyncio.Task[None] | None = None
         self.migrated = False
@@ -145,7 +153,7 @@ class Database:
                     await connection.execute(select(1))
             except TimeoutError:
                 await asyncio.sleep(_ASKED_AGAIN_S)
-            except (StoreError, SQLAlchemyError, OSError):
+            except (StoreError, *self._failures):
                 silent = False
             else:
                 silent = False
@@ -168,8 +176,8 @@ class Database:
         except CommandError as error:
             newer = "Its tables are of a newer version of the gateway: run that version, or a newer one."
             raise StoreError(self.label, str(error), newer) from error
-        except (SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise StoreError(self.label, str(error) or type(error).__name__) from error
+        except self._failures as error:
+            raise StoreError(self.label, str(error) or type(error).__name__, remedy(error)) from error
 
 
 def insert_or(connection: AsyncConnection, table: Table) -> Upsert:

@@ -91,6 +91,13 @@ async def _connect(address: str, label: str) -> asyncpg.Connection[Any]:
         raise StoreError(label, str(error) or type(error).__name__, _AWAY) from error
 
 
+def driver_errors() -> tuple[type[Exception], ...]:
+    """What the driver raises past SQLAlchemy: a connection may break while it is being set up."""
+    import asyncpg
+
+    return (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
 def remedy(error: BaseException) -> str | None:
     """What an operator can do about an error of the server; None when nothing special."""
     state = _state(error)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from gateway.errors import StoreError
@@ -100,6 +101,19 @@ async def test_a_value_that_postgresql_cannot_keep_holds_up_no_other_record(stor
     assert await writer.flush()
     assert await kept(store) == ["other"]
     assert sum(dropped) == 1
+
+
+async def test_a_connection_that_breaks_while_it_is_set_up_is_an_outage_like_any_other(
+    mortal_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(*_: object, **__: object) -> None:
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+    monkeypatch.setattr(asyncpg.Connection, "set_type_codec", break_off)
+    store = Store(await mortal_postgres.new_database())
+    with pytest.raises(StoreError, match="in the middle of operation"):
+        await store.meta.changes()
+    await store.close()
 
 
 async def test_closing_while_the_server_hangs_comes_to_an_end(
