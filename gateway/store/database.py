@@ -145,19 +145,19 @@ class Database:
                 raise
 
     async def _wait_for_any_answer(self) -> None:
-        """Ask the server again and again; an error is an answer too."""
-        silent = True
-        while silent:
-            try:
+        while await self._is_silent():
+            await asyncio.sleep(_ASKED_AGAIN_S)
+        self._silence = None
+
+    async def _is_silent(self) -> bool:
+        """Ask the server something; an error is an answer too."""
+        try:
+            with self._translated():
                 async with asyncio.timeout(_LIMIT_S), self._engine.connect() as connection:
                     await connection.execute(select(1))
-            except TimeoutError:
-                await asyncio.sleep(_ASKED_AGAIN_S)
-            except (StoreError, *self._failures):
-                silent = False
-            else:
-                silent = False
-        self._silence = None
+        except StoreError as error:
+            return isinstance(error.__cause__, TimeoutError)
+        return False
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

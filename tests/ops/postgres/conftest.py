@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -94,12 +95,13 @@ class Gateways:
 @pytest.fixture
 async def gateways(mortal_postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Gateways]:
     shared = Gateways([], tmp_path, await mortal_postgres.new_database())
-    with ExitStack() as running:
-        for number in range(3):
-            shared.parts.append(running.enter_context(shared.another(f"gateway-{number}")))
+    with ExitStack() as running, ThreadPoolExecutor() as threads:
+        parts = [shared.another(f"gateway-{number}") for number in range(3)]
+        shared.parts += threads.map(running.enter_context, parts)
         for name in ("first", "second"):
             url = running.enter_context(served(OpenAIServer(token_s=0.002).app))
-            shared.ask("POST", "/admin/v1/backends", json={"name": name, "url": url}).raise_for_status()
+            new = {"name": name, "url": url}
+            shared.ask("POST", "/admin/v1/backends", json=new).raise_for_status()
         for at in range(3):
             until(partial(shared.is_up, "second", at), "every gateway seeing the backends")
         yield shared

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import asyncpg
 import httpx
@@ -159,11 +160,20 @@ async def test_killing_a_gateway_and_the_database_cuts_only_answers_that_had_beg
 async def test_ending_a_gateway_costs_no_request_and_no_stream(gateways: Gateways) -> None:
     plain, shadow = gateways.key("plain"), gateways.key("shadow")
     await keys_known(gateways, plain, shadow)
+    ending = gateways.parts[1]
     async with ServiceClients(gateways.urls, [plain, shadow]) as clients:
         await clients.more(100)
-        gateways.parts[1].process.terminate()
-        await asyncio.to_thread(gateways.parts[1].process.wait, 60)
+        async with (
+            httpx.AsyncClient(timeout=60, trust_env=False) as client,
+            client.stream("POST", **chat(ending.url, plain, max_tokens=1000, stream=True)) as long,
+        ):
+            text = long.aiter_text()
+            received = await anext(text)
+            ending.process.terminate()
+            received += "".join([more async for more in text])
+        await asyncio.to_thread(ending.process.wait, 60)
         await clients.more(100)
+    assert received.endswith("data: [DONE]\n\n")
     assert clients.failed == clients.cut == []
     await all_recorded(gateways, clients, shadow)
 
@@ -193,9 +203,17 @@ def is_down(gateways: Gateways, backend: str, at: int) -> bool:
 
 
 def ask_plainly(url: str, key: str) -> httpx.Response:
-    body = {"model": "m", "messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
-    headers = {"authorization": f"Bearer {key}"}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60, trust_env=False)
+    return httpx.post(**chat(url, key), timeout=60, trust_env=False)
+
+
+def chat(url: str, key: str, **more: object) -> dict[str, Any]:
+    """The arguments of a client's request."""
+    messages = [{"role": "user", "content": "one two"}]
+    return {
+        "url": f"{url}/v1/chat/completions",
+        "json": {"model": "m", "messages": messages, "max_tokens": 4, **more},
+        "headers": {"authorization": f"Bearer {key}"},
+    }
 
 
 def is_ready(url: str) -> bool:
