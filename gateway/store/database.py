@@ -145,7 +145,7 @@ class Database:
                 raise
 
     async def _wait_for_any_answer(self) -> None:
-        while await self._is_silent():
+        while await self._is_silent():  # noqa: ASYNC110 - a server offers no event
             await asyncio.sleep(_ASKED_AGAIN_S)
         self._silence = None
 
