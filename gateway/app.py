@@ -321,7 +321,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
         await closing.enter_async_context(
             keep_running(
                 {
-                    "migration": lambda: _migrate(store),
+                    "migration": lambda: _migrate(store, keys, settings.admin_token),
                     "keys": keys.run,
                     "registry": registry.run,
                     "runners": runners.run,
@@ -362,10 +362,15 @@ async def _cut(drain: Drain, pool: BackendPool) -> None:
     await pool.cut()
 
 
-async def _migrate(store: Store) -> None:
-    """Migrate as soon as the store can be used."""
-    while not store.migrated:
+async def _migrate(store: Store, keys: KeyRing, admin_token: str | None) -> None:
+    """Do what a start needs as soon as the store can be used, if it could not be before."""
+    while True:
         try:
-            await store.migrate()
+            if not store.migrated:
+                await store.migrate()
+            if admin_token is not None:
+                await keys.open_admin(admin_token)
         except StoreError:
             await asyncio.sleep(_STORE_RETRY_S)
+        else:
+            return

@@ -22,7 +22,8 @@ GatewayError
 │   └── NoBackendUp            503
 ├── CalibrationFailed          503  a step of the loop could not be timed on a backend
 ├── StoreError                 503  the database cannot be used now; the data plane goes on without it
-│   └── KillNotStored          503  nothing was killed; says how to do so without the store
+│   ├── KillNotStored          503  nothing was killed; says how to do so without the store
+│   └── StoreRefused           503  it will not take us as we are set up; waiting does not help
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
     ├── PolicyError
@@ -230,11 +231,13 @@ class StoreError(GatewayError):
     status, code, kind = 503, "store_unavailable", "server_error"
     headers = (("retry-after", "5"),)
 
-    def __init__(self, store: str, cause: str) -> None:
-        super().__init__(
-            f"The store {store} cannot be used: {cause}. "
-            "Look at the disk or the database server, then try again."
-        )
+    def __init__(self, store: str, cause: str, remedy: str | None = None) -> None:
+        remedy = remedy or "Look at the disk or the database server, then try again."
+        super().__init__(f"The store {store} cannot be used: {cause.rstrip('.')}. {remedy}")
+
+
+class StoreRefused(StoreError):
+    """The database server will not take us as we are set up; waiting does not help."""
 
 
 class KillNotStored(StoreError):

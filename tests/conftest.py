@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.fakes.postgres import PostgresServer
 from tests.skips import SkipWatch, read_allowed
 
 pytest_plugins = ["pytester"]
@@ -28,3 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     file: Path | None = config.getoption("--only-skip")
     if file is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipWatch(read_allowed(file)), "skip-watch")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server, for tests marked `ops`. One that hurts it starts its own."""
+    with PostgresServer() as server:
+        yield server

@@ -49,9 +49,9 @@ def test_a_skip_that_is_not_allowed_fails_every_group() -> None:
     assert all("$(PYTEST)" in recipe(target) for target in TARGETS)
 
 
-@pytest.mark.parametrize("group", ["integration", "vllm"])
+@pytest.mark.parametrize("group", ["integration", "vllm", "ops"])
 def test_a_folder_of_a_group_holds_no_test_of_another(group: str) -> None:
-    files = sorted((ROOT / "tests" / group).glob("test_*.py"))
+    files = sorted((ROOT / "tests" / group).rglob("test_*.py"))
     assert files
     for file in files:
         marks = re.search(r"^pytestmark = .*$", file.read_text(encoding="utf-8"), re.M)

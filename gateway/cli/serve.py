@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway import __version__
-from gateway.errors import SettingsError
+from gateway.errors import SettingsError, StoreError, StoreRefused
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
+    from gateway.store.store import Store
     from gateway.worker import Worker
 
 _PATH = click.Path(path_type=Path)
@@ -62,13 +63,16 @@ def serve(**flags: object) -> None:
 async def prepare(settings: Settings) -> str | None:
     """Make what the first start needs: tables and tokens.
 
+    A database server that is away does not keep the gateway from starting: it is not ready before the
+    server is back, and until then lets nobody in.
+
     Returns:
-        A new admin token, to be shown now or never; None when there was one.
+        A new admin token, to be shown now or never; None when there was one, or no store to keep it in.
 
     Raises:
         SettingsError: Others could connect, and nothing would ask them for a key.
         PolicyError: The store has no policy yet, and the file that would begin it is no valid one.
-        StoreError: The store cannot be used.
+        StoreError: The store cannot be used, and waiting would not help.
     """
     from gateway.keys import KeyRing, open_runner_token
     from gateway.policy.stored import seed
@@ -77,7 +81,9 @@ async def prepare(settings: Settings) -> str | None:
     store = Store(settings.database_url)
     keys = KeyRing(store=store, clock=time.time, anonymous_allowed=False)
     try:
-        await store.migrate()
+        if not await _is_there(store):
+            open_runner_token(settings.runner_token, settings.runner_token_file)
+            return None
         has_key = any(key.revoked_at is None for key in await keys.all())
         if not (settings.loopback or settings.admin_token or has_key):
             raise SettingsError(_needs_auth(settings))
@@ -87,6 +93,22 @@ async def prepare(settings: Settings) -> str | None:
         return await keys.open_admin(settings.admin_token)
     finally:
         await store.close()
+
+
+async def _is_there(store: Store) -> bool:
+    """Whether the tables are as they should be; False when the server that has them is away."""
+    try:
+        await store.migrate()
+    except StoreError as error:
+        if store.is_file or isinstance(error, StoreRefused):
+            raise
+        click.echo(
+            f"{error}\nStarting without it; /readyz says when it is back. If this is the first start, no "
+            "admin token is made: set ACE_ADMIN_TOKEN, or start again then.\n",
+            err=True,
+        )
+        return False
+    return True
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -70,6 +70,7 @@ class Registry:
         self._changes: int | None = None
         self._loaded = False
         self._store_error: str | None = None
+        self._write_error: str | None = None
         self._watches: dict[str, _Watch] = {}
         self._busy: Counter[str] = Counter()
         self._suspects: set[str] = set()
@@ -83,7 +84,7 @@ class Registry:
     @property
     def store_error(self) -> str | None:
         """Why the store could not be used when it was last needed; None when it could."""
-        return self._store_error
+        return self._store_error or self._write_error
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet as this process last saw it."""
@@ -210,10 +211,12 @@ class Registry:
     async def _is_watchman(self) -> bool:
         """Whether this process holds the lease; without a store every process looks for itself."""
         try:
-            return await self._store.meta.claim("health", self._owner, now=self._clock(), seconds=_LEASE_S)
+            mine = await self._store.meta.claim("health", self._owner, now=self._clock(), seconds=_LEASE_S)
         except StoreError as error:
-            self._note_store(str(error))
+            self._note_writing(str(error))
             return True
+        self._note_writing(None)
+        return mine
 
     async def _look_at(self, backend: Backend) -> None:
         if self._busy[backend.name]:
@@ -223,7 +226,7 @@ class Registry:
                 health = await self._examiner.look(backend)
                 await self._judge(self._still_registered(backend), health)
             except StoreError as error:
-                self._note_store(str(error))
+                self._note_writing(str(error))
             except GatewayError as error:
                 logger.debug("looking at backend %s: %s", backend.name, error)
 
@@ -265,11 +268,15 @@ class Registry:
 
     async def _keep(self, backend: Backend) -> None:
         """Show what was found, and save it. What cannot be saved now is found again by a later look."""
+        before = self._still_registered(backend)
+        # Before anything is waited for: requests must not go where nobody is, however slow the store is.
+        self._swap_in(backend)
+        if before.state is not backend.state or before.probed_at is None:
+            _log_state(backend)
         async with self._exchange:
-            before = self._still_registered(backend)
+            # A reader who had begun earlier may have brought the old state back.
+            self._still_registered(backend)
             self._swap_in(backend)
-            if before.state is not backend.state or before.probed_at is None:
-                _log_state(backend)
             if not await self._store.backends.save(backend):
                 self._swap_out(backend.name)
                 raise NotFound(f"The backend {backend.name!r} was removed while it was probed.")
@@ -316,6 +323,14 @@ class Registry:
         self._store_error = error
         if error:
             self._changes = None
+
+    def _note_writing(self, error: str | None) -> None:
+        """A full disk may be read from: what is found meanwhile counts here, and is saved afterwards."""
+        if error and not self.store_error:
+            logger.warning("what is found of backends is not saved for now: %s", error)
+        if self._write_error and not error:
+            self._changes = None
+        self._write_error = error
 
 
 def _checked_kind(kind: str) -> str:

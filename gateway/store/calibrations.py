@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, select
+from sqlalchemy import select
 from sqlalchemy.engine import RowMapping
 
 from gateway.evidence.loop_costs import Calibration, CostKey
-from gateway.store.database import Database, unbroken
+from gateway.store.database import Database, insert_or, unbroken
 from gateway.store.tables import calibrations
 
 _KEY = ("backend", "model", "strategy", "drafter", "band")
@@ -34,18 +34,18 @@ class CalibrationRows:
     @unbroken
     async def keep(self, calibration: Calibration) -> None:
         """Keep a new one in place of an older one with the same key."""
+        measured = _measured(calibration)
         async with self._database.writing() as connection:
-            await connection.execute(delete(calibrations).where(*_same(calibration.key)))
-            await connection.execute(insert(calibrations).values(_columns(calibration)))
+            first = insert_or(connection, calibrations).values(**asdict(calibration.key), **measured)
+            await connection.execute(
+                first.on_conflict_do_update(
+                    index_elements=[calibrations.c[name] for name in _KEY], set_=measured
+                )
+            )
 
 
-def _same(key: CostKey) -> list[ColumnElement[bool]]:
-    return [calibrations.c[name] == getattr(key, name) for name in _KEY]
-
-
-def _columns(calibration: Calibration) -> dict[str, Any]:
+def _measured(calibration: Calibration) -> dict[str, Any]:
     return {
-        **asdict(calibration.key),
         "measured_at": calibration.measured_at,
         "expires_at": calibration.expires_at,
         "context_tokens": calibration.context_tokens,

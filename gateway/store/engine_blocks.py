@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import insert, select
 
 from gateway.evidence.engine_blocks import EngineBlock
 from gateway.policy.blocks import Block
-from gateway.store.database import Database, unbroken
+from gateway.store.database import Database, delete_picked, unbroken
 from gateway.store.tables import engine_blocks
 
 
@@ -46,10 +46,10 @@ class EngineBlockRows:
     @unbroken
     async def delete_before(self, at: float, *, most: int) -> int:
         """Delete up to `most` of those that began before a Unix time; how many went."""
-        old = select(engine_blocks.c.id).where(engine_blocks.c.block_at < at).limit(most)
-        async with self._database.writing() as connection:
-            gone = await connection.execute(delete(engine_blocks).where(engine_blocks.c.id.in_(old)))
-            return gone.rowcount
+        table = engine_blocks.c
+        old = select(table.id).where(table.block_at < at).order_by(table.id).limit(most)
+        async with self._database.writing(long=True) as connection:
+            return await delete_picked(connection, engine_blocks, old)
 
 
 def _columns(block: EngineBlock) -> dict[str, object]:

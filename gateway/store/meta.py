@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, insert, or_, select, update
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.store.database import Database, unbroken
+from gateway.store.database import Database, insert_or, unbroken
 from gateway.store.tables import leases, meta
 
 _CHANGES = "changes"
@@ -35,43 +35,41 @@ class MetaRows:
     async def set_admin_token_sha256(self, sha256: str) -> None:
         """Put a hash in force in place of any other."""
         async with self._database.writing() as connection:
-            changed = await connection.execute(update(meta).where(meta.c.name == _ADMIN).values(text=sha256))
-            if not changed.rowcount:
-                await connection.execute(insert(meta).values(name=_ADMIN, text=sha256))
+            token = insert_or(connection, meta).values(name=_ADMIN, text=sha256)
+            await connection.execute(
+                token.on_conflict_do_update(index_elements=[meta.c.name], set_={"text": sha256})
+            )
             await count_change(connection)
 
     @unbroken
     async def offer_admin_token_sha256(self, sha256: str) -> bool:
         """Put a hash in force unless there is one already; whether it was taken."""
         async with self._database.writing() as connection:
-            if await connection.scalar(select(meta.c.text).where(meta.c.name == _ADMIN)):
-                return False
-            await connection.execute(insert(meta).values(name=_ADMIN, text=sha256))
-            await count_change(connection)
-            return True
+            token = insert_or(connection, meta).values(name=_ADMIN, text=sha256)
+            offered = await connection.execute(token.on_conflict_do_nothing(index_elements=[meta.c.name]))
+            if offered.rowcount:
+                await count_change(connection)
+            return bool(offered.rowcount)
 
     @unbroken
     async def claim(self, name: str, owner: str, *, now: float, seconds: float) -> bool:
         """Take or keep a lease, so that one process of several does a job; whether `owner` holds it."""
+        kept = {"owner": owner, "expires_at": now + seconds}
         async with self._database.writing() as connection:
+            lease = insert_or(connection, leases).values(name=name, **kept)
             free = or_(leases.c.owner == owner, leases.c.expires_at < now)
             taken = await connection.execute(
-                update(leases)
-                .where(leases.c.name == name, free)
-                .values(owner=owner, expires_at=now + seconds)
+                lease.on_conflict_do_update(index_elements=[leases.c.name], set_=kept, where=free)
             )
-            if taken.rowcount:
-                return True
-            if await connection.scalar(select(func.count()).where(leases.c.name == name)):
-                return False
-            await connection.execute(insert(leases).values(name=name, owner=owner, expires_at=now + seconds))
-            return True
+            return bool(taken.rowcount)
 
 
 async def count_change(connection: AsyncConnection) -> None:
-    """Move the change counter, in the transaction that makes the change."""
-    moved = await connection.execute(
-        update(meta).where(meta.c.name == _CHANGES).values(number=meta.c.number + 1)
+    """Move the change counter, in the transaction that makes the change.
+
+    It is the last thing that a transaction does: others that change something wait for its end.
+    """
+    first = insert_or(connection, meta).values(name=_CHANGES, number=1)
+    await connection.execute(
+        first.on_conflict_do_update(index_elements=[meta.c.name], set_={"number": meta.c.number + 1})
     )
-    if not moved.rowcount:
-        await connection.execute(insert(meta).values(name=_CHANGES, number=1))

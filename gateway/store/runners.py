@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import RowMapping, delete, insert, select, update
+from sqlalchemy import RowMapping, delete, select
 
-from gateway.store.database import Database, unbroken
+from gateway.store.database import Database, insert_or, unbroken
 from gateway.store.model import AnnouncedDraftModel, Runner
 from gateway.store.tables import runners
 
@@ -39,11 +39,8 @@ class RunnerRows:
         async with self._database.writing() as connection:
             long_gone = runners.c.seen_at < runner.seen_at - _FORGOTTEN_S
             await connection.execute(delete(runners).where(long_gone))
-            known = await connection.execute(update(runners).where(runners.c.url == runner.url).values(seen))
-            if not known.rowcount:
-                await connection.execute(
-                    insert(runners).values(url=runner.url, joined_at=runner.joined_at, **seen)
-                )
+            joined = insert_or(connection, runners).values(url=runner.url, joined_at=runner.joined_at, **seen)
+            await connection.execute(joined.on_conflict_do_update(index_elements=[runners.c.url], set_=seen))
 
 
 def _runner(row: RowMapping) -> Runner:

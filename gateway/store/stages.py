@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, delete, func, insert, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Integer, Select, cast, func, insert, select
 
 from gateway.evidence.loop_costs import load_band
 from gateway.evidence.multiplier import temperature_band
 from gateway.loop.errors import WhyPlain
 from gateway.policy.blocks import SPANS_A_SWITCH, Block
 from gateway.store.curves import COUNTED, Curve, curve_of, summed_curves
-from gateway.store.database import Database, unbroken
+from gateway.store.database import Database, delete_picked, unbroken
 from gateway.store.model import ArmBlock, ReasonCount, ReplayedAnswer, StageGroup, StageQuery
 from gateway.store.tables import stage_records
 from gateway.telemetry.record import StageRecord
@@ -101,6 +101,14 @@ class StageRows:
             await connection.execute(insert(stage_records), list(rows))
 
     @unbroken
+    async def keeps(self, row: Row) -> bool:
+        """Whether a row made by `row_of` is there: no two are of one request and one moment."""
+        table = stage_records.c
+        same = (table.request_id == row["request_id"], table.at == row["at"])
+        async with self._database.reading() as connection:
+            return await connection.scalar(select(table.id).where(*same).limit(1)) is not None
+
+    @unbroken
     async def find(self, query: StageQuery) -> list[dict[str, Any]]:
         """The records that a query asks for, as JSON values, newest first."""
         table = stage_records.c
@@ -114,7 +122,7 @@ class StageRows:
                 wanted = wanted.where(column == value)
         if query.after is not None:
             wanted = wanted.where(table.at > query.after)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(wanted)
             return [{**payload, **dict(zip(_LONG, long, strict=True))} for payload, *long in rows]
 
@@ -124,14 +132,14 @@ class StageRows:
         table = stage_records.c
         key = (table.mode, table.action, table.reason)
         counted = select(*key, func.count().label("n")).group_by(*key).order_by(*key)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(counted)
             return tuple(ReasonCount(**row) for row in rows.mappings())
 
     @unbroken
     async def groups(self) -> tuple[StageGroup, ...]:
         """Sums over comparable records; the largest groups when there are very many."""
-        sums = [func.sum(column).filter(COUNTED).label(column.name) for column in _SUMMED]
+        sums = [_sum(column, COUNTED).label(column.name) for column in _SUMMED]
         looping = func.count().filter(stage_records.c.looping.is_(True)).label("looping")
         grouped = (
             select(*_GROUPED_BY, func.count().label("n"), looping, *sums)
@@ -139,7 +147,7 @@ class StageRows:
             .order_by(func.count().desc(), *_GROUPED_BY)
             .limit(MAX_GROUPS)
         )
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(grouped)
             return tuple(StageGroup(**row) for row in rows.mappings())
 
@@ -151,7 +159,7 @@ class StageRows:
             compared: A drafter that the records' own was compared with, for its curves instead.
         """
         names = tuple(column.name for column in _GROUPED_BY)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = (await connection.execute(summed_curves(names, compared))).mappings()
             curves = {tuple(row[name] for name in names): curve_of(row) for row in rows}
         return {key: curve for key, curve in curves.items() if curve}
@@ -174,16 +182,16 @@ class StageRows:
         block = (table.block_at, table.block_seconds)
         sums = (
             func.count().label("answers"),
-            func.sum(table.timed_tokens).label("tokens"),
+            _sum(table.timed_tokens).label("tokens"),
             func.sum(table.timed_seconds).label("seconds"),
             func.count(table.first_byte_seconds).label("streamed"),
             func.coalesce(func.sum(table.first_byte_seconds), 0).label("first_byte_seconds"),
-            func.sum(table.completion_tokens).label("answer_tokens"),
+            _sum(table.completion_tokens).label("answer_tokens"),
             func.sum(table.total_seconds).label("total_seconds"),
         )
         wanted = select(*block, *sums).where(*self._of_arm(group, control=control), table.block_at >= since)
         newest_first = wanted.group_by(*block).order_by(*(column.desc() for column in block)).limit(newest)
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = (await connection.execute(newest_first)).mappings()
             return [
                 ArmBlock(
@@ -226,14 +234,14 @@ class StageRows:
             .order_by(table.id.desc())
             .limit(newest)
         )
-        async with self._database.reading() as connection:
+        async with self._database.reading(long=True) as connection:
             rows = await connection.execute(wanted)
             return tuple(ReplayedAnswer(workload=workload, k_curve=curve) for workload, curve in rows)
 
     async def delete_before(self, at: float, *, most: int) -> int:
         """Delete up to `most` of the records made before a Unix time; how many went."""
-        old = select(stage_records.c.id).where(stage_records.c.at < at).limit(most)
-        return await self._delete(old)
+        table = stage_records.c
+        return await self._delete(select(table.id).where(table.at < at).order_by(table.id).limit(most))
 
     async def delete_beyond(self, newest: int, *, most: int) -> int:
         """Delete up to `most` of the oldest records, never one of the `newest`; how many went."""
@@ -245,6 +253,11 @@ class StageRows:
 
     @unbroken
     async def _delete(self, ids: Select[tuple[int]]) -> int:
-        async with self._database.writing() as connection:
-            gone = await connection.execute(delete(stage_records).where(stage_records.c.id.in_(ids)))
-            return gone.rowcount
+        async with self._database.writing(long=True) as connection:
+            return await delete_picked(connection, stage_records, ids)
+
+
+def _sum(column: Column[Any], *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+    total = func.sum(column).filter(*conditions) if conditions else func.sum(column)
+    # PostgreSQL sums whole numbers into its decimal type.
+    return cast(total, BigInteger) if isinstance(column.type, Integer) else total

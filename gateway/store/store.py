@@ -39,6 +39,11 @@ class Store:
         self.policies = PolicyRows(self._database)
 
     @property
+    def is_file(self) -> bool:
+        """Whether it is a file on this machine; otherwise a server, which may be away for a while."""
+        return self._database.is_file
+
+    @property
     def migrated(self) -> bool:
         """Whether this process has brought the tables to the newest revision."""
         return self._database.migrated

@@ -23,7 +23,11 @@ class StageSink(Protocol):
     """Where batches go; `StageRows` is one."""
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Keep all rows or, raising StoreError, none."""
+        """Keep all rows or, raising StoreError, none; or all, when the store failed as it said so."""
+        ...
+
+    async def keeps(self, row: Row) -> bool:
+        """Whether a row has been kept before."""
         ...
 
 
@@ -102,7 +106,7 @@ class StageWriter:
         if not self._batch:
             await self._take_batch()
         try:
-            if self._batch:
+            if self._batch and not await self._is_kept():
                 await self._stages.add(self._batch)
         except StoreError as error:
             self._note_failure(error)
@@ -115,6 +119,10 @@ class StageWriter:
             self._note_success()
         self._batch = []
         return True
+
+    async def _is_kept(self) -> bool:
+        """Whether the batch was kept, all of it, by a store that failed before it could say so."""
+        return not self._store_works and await self._stages.keeps(self._batch[0])
 
     def _note_failure(self, error: StoreError) -> None:
         if self._store_works:

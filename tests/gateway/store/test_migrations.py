@@ -10,14 +10,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
 from gateway.errors import SettingsError, StoreError
 from gateway.store.database import Database
 from gateway.store.migrate import config_for, upgrade
 from gateway.store.store import Store
 from gateway.store.tables import metadata
-from tests.fakes.stores import opened_store, store_url
+from tests.fakes.stores import opened_store, store_at, store_url
 
 
 def differences(connection: Connection) -> list[Any]:
@@ -33,8 +33,8 @@ def down_to_base(connection: Connection) -> None:
     command.downgrade(config_for(connection), "base")
 
 
-async def test_migrated_tables_equal_the_codes_tables(tmp_path: Path) -> None:
-    database = Database(store_url(tmp_path))
+async def test_migrated_tables_equal_the_codes_tables(url: str) -> None:
+    database = Database(url)
     await database.migrate()
     async with database.reading() as connection:
         assert await connection.run_sync(differences) == []
@@ -42,8 +42,8 @@ async def test_migrated_tables_equal_the_codes_tables(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_down_and_up_again_gives_the_same_tables(tmp_path: Path) -> None:
-    database = Database(store_url(tmp_path))
+async def test_down_and_up_again_gives_the_same_tables(url: str) -> None:
+    database = Database(url)
     await database.migrate()
     async with database.writing() as connection:
         await connection.run_sync(down_to_base)
@@ -54,8 +54,8 @@ async def test_down_and_up_again_gives_the_same_tables(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_revisions_form_one_line(tmp_path: Path) -> None:
-    database = Database(store_url(tmp_path))
+async def test_revisions_form_one_line(url: str) -> None:
+    database = Database(url)
     await database.migrate()
     async with database.reading() as connection:
         heads = await connection.run_sync(lambda c: ScriptDirectory.from_config(config_for(c)).get_heads())
@@ -63,19 +63,30 @@ async def test_revisions_form_one_line(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_processes_that_start_at_once_may_all_migrate(tmp_path: Path) -> None:
-    stores = [Store(store_url(tmp_path)) for _ in range(4)]
+async def test_processes_that_start_at_once_may_all_migrate(url: str) -> None:
+    stores = [Store(url) for _ in range(4)]
     await asyncio.gather(*(store.migrate() for store in stores))
     assert [await store.backends.all() for store in stores] == [()] * 4
     for store in stores:
         await store.close()
 
 
-async def test_migrating_again_keeps_what_is_there(tmp_path: Path) -> None:
-    async with opened_store(tmp_path) as store:
+async def test_migrating_again_keeps_what_is_there(url: str) -> None:
+    async with store_at(url) as store:
         await store.meta.set_admin_token_sha256("a" * 64)
         await store.migrate()
         assert await store.meta.admin_token_sha256() == "a" * 64
+
+
+async def test_tables_of_a_newer_version_are_left_alone(url: str) -> None:
+    async with store_at(url):
+        database = Database(url)
+        async with database.writing() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = 'of-tomorrow'"))
+        with pytest.raises(StoreError, match="newer version of the gateway"):
+            await database.migrate()
+        assert not database.migrated
+        await database.close()
 
 
 async def test_a_folder_name_with_a_percent_sign_is_no_format(tmp_path: Path) -> None:
@@ -123,5 +134,5 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 
 def test_postgresql_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match="pip install asyncpg"):
+    with pytest.raises(SettingsError, match=r"pip install .ace-gateway\[postgres\]"):
         Database("postgresql://operator:hunter2@host/db")

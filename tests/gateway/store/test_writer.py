@@ -25,6 +25,7 @@ class ScriptedStages:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.failure: Exception | None = None
+        self.fails_after_keeping = False
         self.tried = 0
         self.kept = asyncio.Event()
 
@@ -34,6 +35,11 @@ class ScriptedStages:
             raise self.failure
         self.batches.append([row["request_id"] for row in rows])
         self.kept.set()
+        if self.fails_after_keeping:
+            raise DOWN
+
+    async def keeps(self, row: Row) -> bool:
+        return any(row["request_id"] in batch for batch in self.batches)
 
 
 def none_may_be_lost(records: int) -> None:
@@ -107,6 +113,17 @@ async def test_records_wait_while_the_store_is_down_and_are_written_once_it_is_b
     assert await writer.flush()
     assert [request for batch in stages.batches for request in batch] == ["a", "b", "c", "d"]
     assert sum(dropped) == 1
+
+
+async def test_what_was_kept_by_a_store_that_failed_before_it_said_so_is_not_written_twice() -> None:
+    stages = ScriptedStages()
+    writer = StageWriter(stages=stages, on_drop=none_may_be_lost, batch_rows=2)
+    stages.fails_after_keeping = True
+    put(writer, "a", "b", "c")
+    assert not await writer.flush()
+    stages.fails_after_keeping = False
+    assert await writer.flush()
+    assert stages.batches == [["a", "b"], ["c"]]
 
 
 async def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -196,6 +213,9 @@ class Unpatient:
         async with self._store._database.reading() as connection:
             await connection.exec_driver_sql("PRAGMA busy_timeout=1")
         await self._store.stages.add(rows)
+
+    async def keeps(self, row: Row) -> bool:
+        return await self._store.stages.keeps(row)
 
 
 async def test_a_task_that_is_cancelled_while_it_writes_writes_nothing_twice(store: Store) -> None:
