@@ -1,4 +1,4 @@
-"""Helm's library is large, so only `make test-ops` installs it; where it is missing there is nothing to collect."""
+"""Helm's library is large, so only `make test-ops` installs it; without it there is nothing to collect."""
 
 from __future__ import annotations
 
