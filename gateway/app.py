@@ -179,7 +179,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                 client=to_runners, runners=runners.live, token=runner_token, clock=time.monotonic
             ),
             pairing=pairings.settled,
-            limits=ShadowLimits(max_answers=settings.shadow_queue),
+            limits=ShadowLimits(max_answers=settings.shadow_queue, workers=settings.workers),
             clock=time.monotonic,
         )
         load = Load()

@@ -26,7 +26,7 @@ from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
 from gateway.policy.standing import Standing
 from gateway.proxy.asgi import Receive, Scope, Send
-from gateway.proxy.handler import DataPlane, Limits
+from gateway.proxy.handler import DataPlane, Limits, RecordSink
 from gateway.proxy.retry_budget import RetryBudget
 from gateway.proxy.upstream import BackendPool, Timeouts
 from gateway.shadow.answer import FinishedAnswer
@@ -139,8 +139,10 @@ class Gateway:
         runners: Sequence[KnownRunner] = (),
         standing: Standing | None = None,
         clock: Callable[[], float] = lambda: 1_700_000_000.0,
+        telemetry: RecordSink | None = None,
     ) -> None:
         self.records = Records()
+        self._telemetry = telemetry or self.records
         self.fleet = FleetSnapshot(tuple(backends))
         self.book = MultiplierBook()
         self.load = Load()
@@ -205,7 +207,7 @@ class Gateway:
             identify=identify,
             pool=self.pool,
             loop=loop,
-            telemetry=self.records,
+            telemetry=self._telemetry,
             feed=self.records,
             book=self.book,
             load=self.load,
