@@ -19,6 +19,8 @@ COMMANDS = {
     "stages": ("gateway.cli.stages:stages", "Show the newest stage records."),
     "policy": ("gateway.cli.policy:policy", "Check and try policy files."),
     "init": ("gateway.cli.policy:init", "Write a first policy."),
+    "doctor": ("gateway.cli.doctor:doctor", "Say what is wrong, why, and what to type next."),
+    "support-bundle": ("gateway.cli.bundle:support_bundle", "Pack what a supporter needs, without secrets."),
     "demo": ("gateway.cli.demo:demo", "Measure speculation on this machine, end to end."),
 }
 """Each command's object and its line in `ace --help`, so that help imports no command."""

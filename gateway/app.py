@@ -18,6 +18,7 @@ import httpx
 
 from gateway.background import keep_running
 from gateway.control.app import create_control_app
+from gateway.control.installation import Installation
 from gateway.errors import StoreError
 from gateway.evidence.calibration import CostMeter
 from gateway.evidence.calibrations import Calibrations
@@ -133,7 +134,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         metrics = Metrics(
             fleet=registry.snapshot, policy=policy, multiprocess_dir=Path(counters) if counters else None
         )
-        closing.enter_context(
+        logs = closing.enter_context(
             ProcessLogs(
                 out=sys.stdout, err=sys.stderr, dropped=lambda lines: metrics.dropped("log_lines", lines)
             )
@@ -241,6 +242,13 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             calibrations=calibrations,
             standings=standings,
             metrics=metrics.exposition,
+            installation=Installation(
+                settings=settings,
+                look_at_store=store.look,
+                recent_lines=logs.recent,
+                env=os.environ,
+                clock=time.time,
+            ),
             clock=time.time,
         )
         retention = Retention(

@@ -75,6 +75,14 @@ class Settings:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {_variable(name): str(value) for name, value in values.items() if value not in (None, "")}
 
+    def shown(self) -> dict[str, str | None]:
+        """Every setting as text, for people to read: of a secret only whether it is set."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: None if value in (None, "") else "set" if ALLOWED[name].secret else str(value)
+            for name, value in values.items()
+        }
+
     @property
     def loopback(self) -> bool:
         """Whether only this machine can connect."""

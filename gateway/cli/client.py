@@ -63,13 +63,18 @@ class GatewayClient:
         """The JSON that a route answers to a JSON body."""
         return self._call("POST", path, json=body, timeout=time_limit_s)
 
+    def page(self, path: str, *, time_limit_s: float) -> tuple[int, str]:
+        """Status and text of a route, whatever they are."""
+        reply = self._asked("GET", path, timeout=time_limit_s)
+        return reply.status_code, reply.text
+
     def delete(self, path: str) -> None:
         """Delete what the path names."""
         self._call("DELETE", path)
 
-    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+    def _asked(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
-            reply = self._http.request(method, self._url + path, **kwargs)
+            return self._http.request(method, self._url + path, **kwargs)
         except self._late:
             raise click.ClickException(
                 f"The gateway at {self._url} has not answered {path} in time. It may be at work still: "
@@ -80,6 +85,9 @@ class GatewayClient:
                 f"No gateway answers at {self._url} ({error}). Start one with `ace serve`, "
                 "or name another with --gateway or ACE_GATEWAY_URL."
             ) from None
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        reply = self._asked(method, path, **kwargs)
         if reply.status_code == 401:
             raise click.ClickException(
                 f"The gateway at {self._url} wants a token. Set ACE_TOKEN to its admin token, "

@@ -10,6 +10,7 @@ import gateway
 from gateway.control.access import admins_only, runners_only
 from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
+from gateway.control.installation import Installation, installation_routes
 from gateway.control.keys import key_routes
 from gateway.control.operation import Readiness, operation_routes
 from gateway.control.policy import PolicyInForce, policy_routes
@@ -34,6 +35,7 @@ def create_control_app(
     calibrations: Calibrations,
     standings: Standings,
     metrics: Callable[[], bytes],
+    installation: Installation,
     clock: Callable[[], float],
 ) -> FastAPI:
     """REST under `/admin/v1`, `/runner/v1/join`, `/healthz`, `/readyz`, `/metrics`, `/openapi.json`, `/docs`.
@@ -50,6 +52,7 @@ def create_control_app(
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
         metrics: The page for Prometheus.
+        installation: What `ace doctor` asks of this process.
         clock: Unix time.
     """
     app = FastAPI(
@@ -67,5 +70,6 @@ def create_control_app(
     app.include_router(policy_routes(policy, registry.snapshot, standings.of_next, clock, admins))
     app.include_router(stage_routes(store.stages, admins))
     app.include_router(key_routes(keys, admins))
+    app.include_router(installation_routes(installation, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))
     return app

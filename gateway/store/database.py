@@ -60,6 +60,11 @@ class Database:
         return plain.render_as_string(hide_password=True)
 
     @property
+    def file(self) -> Path | None:
+        """Where a SQLite database is; None for a server."""
+        return Path(str(self._url.database)) if self._is_file else None
+
+    @property
     def _is_file(self) -> bool:
         return self._url.get_backend_name() == "sqlite"
 

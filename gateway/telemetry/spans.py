@@ -34,6 +34,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from gateway import __version__
+from gateway.telemetry.endpoint import exports_spans
 from gateway.telemetry.record import AccessRecord, StageRecord, clipped
 
 STAGE_SPAN = "speculative_decoding"
@@ -46,7 +47,6 @@ _OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 _PATIENCE_S = 2.0
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Spans(Protocol):
@@ -69,8 +69,7 @@ def spans_from_env(env: Mapping[str, str], dropped: Callable[[int], None]) -> Sp
         env: The environment.
         dropped: Told how many spans the endpoint did not take, from any thread.
     """
-    unwanted = env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER") == "none"
-    if unwanted or not any(env.get(name) for name in _ENDPOINTS):
+    if not exports_spans(env):
         return NoSpans()
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

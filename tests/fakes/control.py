@@ -12,11 +12,13 @@ import httpx
 from fastapi import FastAPI
 
 from gateway.control.app import create_control_app
+from gateway.control.installation import Installation
 from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
 from gateway.policy.watch import PolicyHolder
+from gateway.settings import Settings
 from gateway.store.stages import row_of
 from gateway.store.store import Store
 from gateway.telemetry.record import StageRecord
@@ -97,6 +99,13 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "calibrations": calibrations,
         "standings": standings_of(store, runners, policy, load, calibrations, clock),
         "metrics": lambda: b"ace_requests_total 1.0\n",
+        "installation": Installation(
+            settings=Settings(data_dir=policy_file.parent, policy_path=policy_file),
+            look_at_store=store.look,
+            recent_lines=lambda: ["a line"],
+            env={},
+            clock=clock,
+        ),
         "clock": clock,
     }
     app = create_control_app(**parts)

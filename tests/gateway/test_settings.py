@@ -126,3 +126,14 @@ def test_every_other_host_is_not_loopback(host: str) -> None:
 def test_the_store_is_a_file_in_the_data_folder_unless_a_url_is_given() -> None:
     assert load(ACE_DATA_DIR="/data").database_url == "sqlite:////data/ace.db"
     assert load(ACE_STORE_URL="postgresql://h/d").database_url == "postgresql://h/d"
+
+
+def test_a_secret_is_shown_only_as_set() -> None:
+    secret = "secret-of-the-operator"
+    shown = load(
+        ACE_ADMIN_TOKEN=secret, ACE_STORE_URL=f"postgresql://u:{secret}@db/ace", ACE_PORT="9"
+    ).shown()
+    assert secret not in repr(shown)
+    assert (shown["admin_token"], shown["store_url"], shown["runner_token"]) == ("set", "set", None)
+    assert (shown["port"], shown["policy_path"]) == ("9", None)
+    assert set(shown) == set(ALLOWED)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 POLICY = """
 version: 1
 rules:
-  - {name: all, match: {model: m}, mode: prod, experimental: true, draft: ngram, prod: {control: {fraction: 0}}}
+  - {name: all, mode: prod, experimental: true, draft: ngram, prod: {control: {fraction: 0}}}
 """
 ADMIN = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 REQUESTS = 200

@@ -1,4 +1,4 @@
-"""Whatever becomes of a request, it leaves one access line, one span and one count; shadow and prod a stage."""
+"""Whatever becomes of a request, it leaves one access line, one span, one count; shadow and prod a stage."""
 
 from __future__ import annotations
 
