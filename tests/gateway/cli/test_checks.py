@@ -83,7 +83,7 @@ PROBLEMS: dict[str, Problem] = {
     "a variable": ({"settings_error": "ACE_PROT is unknown."}, "settings", PROBLEM, "ACE_PROT", "--help"),
     "a policy file": ({"policy_error": "p.yaml:3: no"}, "policy file", PROBLEM, "p.yaml:3", "policy check"),
     "a newer policy": ({"policy": REFUSED}, "policy", PROBLEM, "p.yaml:7", "ace policy check /p.yaml"),
-    "no policy": ({"policy": POLICY | {"source": "default"}}, "policy", WARNING, "all", "ace init"),
+    "no policy": ({"policy": POLICY | {"source": "default"}}, "policy", WARNING, "is off", "ace init"),
     "a store that is down": (of_store(error="disk I/O error"), "store", PROBLEM, "disk I/O", "df -h"),
     "a store of old": (of_store(revision="0001"), "store", PROBLEM, "needs 0006", "ace serve"),
     "a disk with little room": (of_store(bytes_free=2**29), "store", WARNING, "512 MiB", "df -h"),
