@@ -55,7 +55,7 @@ class Gathered:
         settings_error: Why the settings of this shell cannot be used.
         policy_error: Why the policy file that was named is refused; empty when it is good.
         policy_path: The file that was named.
-        store: A look at the database from here, where the gateway gives none.
+        store: A look at the database from here, where the gateway does not answer.
         gateway_error: Why the gateway could not be asked.
         token_error: Why the gateway's routes for operators could not be asked.
         ready, installation, policy, backends, runners: What its routes answered.

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -63,13 +62,14 @@ def as_document(found: list[Diagnosis]) -> dict[str, Any]:
 
 def gather(client: GatewayClient, data_dir: Path | None, policy_path: Path | None) -> Gathered:
     """Everything that the checks look at: from the gateway where it answers, else from this machine."""
-    gathered = _from_here(data_dir, policy_path)
+    gathered, settings = _from_here(data_dir, policy_path)
     try:
         _, ready = client.page("/readyz", time_limit_s=_TIME_LIMIT_S)
         _, metrics = client.page("/metrics", time_limit_s=_TIME_LIMIT_S)
         gathered = replace(gathered, ready=orjson.loads(ready), metrics=metrics)
     except click.ClickException as error:
-        return replace(gathered, gateway_error=error.message)
+        store = asyncio.run(_store_of(settings)) if settings else None
+        return replace(gathered, gateway_error=error.message, store=store)
     except orjson.JSONDecodeError:
         return replace(gathered, gateway_error="What answers there is not an ACE gateway.")
     return _with_operators_routes(client, gathered)
@@ -94,28 +94,22 @@ def _skew(theirs: float, before: float, after: float) -> float:
     return theirs - min(max(theirs, before), after)
 
 
-def _from_here(data_dir: Path | None, policy_path: Path | None) -> Gathered:
+def _from_here(data_dir: Path | None, policy_path: Path | None) -> tuple[Gathered, Settings | None]:
     try:
         settings = Settings.load(os.environ, data_dir=data_dir, policy_path=policy_path)
     except SettingsError as error:
-        return Gathered(settings_error=str(error))
+        return Gathered(settings_error=str(error)), None
     path = settings.policy_path
-    return Gathered(
-        policy_path=str(path) if path else None,
-        policy_error=_complaint(lambda: _load_policy(path)) if path else None,
-        store=asyncio.run(_store_of(settings)),
-    )
+    if path is None:
+        return Gathered(), settings
+    return Gathered(policy_path=str(path), policy_error=_complaint_of(path)), settings
 
 
-def _load_policy(path: Path) -> None:
+def _complaint_of(policy: Path) -> str | None:
     from gateway.policy.load import load_policy
 
-    load_policy(path)
-
-
-def _complaint(attempt: Callable[[], None]) -> str | None:
     try:
-        attempt()
+        load_policy(policy)
     except PolicyError as error:
         return str(error)
     return None

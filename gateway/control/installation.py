@@ -100,5 +100,5 @@ def here() -> dict[str, Any]:
         "version": gateway.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {found.name: found.version for found in distributions()},
+        "packages": dict(sorted((found.name, found.version) for found in distributions())),
     }

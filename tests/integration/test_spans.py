@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from tests.fakes.otlp_receiver import GotSpan, OtlpReceiver, otlp_receiver
-from tests.fakes.processes import Stack, until
+from tests.fakes.processes import Part, Stack, until
 from tests.integration.conftest import POLICY
 from tests.integration.test_first_light import ask
 
@@ -181,3 +182,22 @@ def test_every_worker_exports(stack: Stack, keys: dict[str, str], receiver: Otlp
         httpx.get(f"{stack.gateway.url}/v1/models", headers=headers)
     for number in range(20):
         assert spans_of(receiver, f"many-{number}", 1)
+
+
+def test_what_the_collector_refuses_costs_no_request_and_is_on_the_page(tmp_path: Path) -> None:
+    with otlp_receiver() as refusing:
+        refusing.always = 400
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": refusing.url, "OTEL_BSP_SCHEDULE_DELAY": "20"}
+        with Part(
+            "gateway", ("serve", "--data", str(tmp_path / "data")), tmp_path / "gateway.log", env
+        ) as gateway:
+            asked = [httpx.get(f"{gateway.url}/v1/models").status_code for _ in range(5)]
+            until(lambda: lost_spans(gateway) == 5, "the spans that were lost")
+    assert asked == [200] * 5
+    assert (tmp_path / "gateway.log").read_text().count("Spans are being lost") == 1
+
+
+def lost_spans(gateway: Part) -> float:
+    page = httpx.get(f"{gateway.url}/metrics").text
+    found = re.search(r'^ace_records_dropped_total\{sink="spans"\} (\S+)$', page, re.MULTILINE)
+    return float(found[1]) if found else 0.0

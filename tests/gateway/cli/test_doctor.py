@@ -80,6 +80,7 @@ def test_without_a_token_what_needs_none_is_still_judged(ace: Ace, rest: RestGat
     assert "wants a token" in result.output
     assert "not ready: no store" in result.output
     assert "records: none was lost" in result.output
+    assert "store" not in result.output.replace("no store", ""), "this machine's may be another's"
 
 
 @pytest.mark.parametrize("page", ["<html>", ""])

@@ -140,6 +140,7 @@ class Gateway:
         standing: Standing | None = None,
         clock: Callable[[], float] = lambda: 1_700_000_000.0,
         telemetry: RecordSink | None = None,
+        patience_s: int | None = None,
     ) -> None:
         self.records = Records()
         self._telemetry = telemetry or self.records
@@ -162,6 +163,7 @@ class Gateway:
             date_header=False,
             access_log=False,
             log_config=None,
+            timeout_graceful_shutdown=patience_s,
         )
         self._server = _Server(config)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)

@@ -241,6 +241,23 @@ def test_a_backend_that_nobody_serves_is_recorded_too(attached: Callable[[Record
     assert [line["reason"] for line in recorded.stage.lines] == ["backend_unreachable"]
 
 
+def test_a_stream_that_a_stopping_gateway_cuts_off_is_recorded_too(
+    attached: Callable[[Recorded], None],
+) -> None:
+    recorded = Recorded(POLICIES["prod"])
+    attached(recorded)
+    with Upstream(hangs_in_its_stream) as upstream:
+        gateway = Gateway(
+            [backend_at(upstream)], policy=POLICIES["prod"], telemetry=recorded.telemetry, patience_s=1
+        )
+        with RawClient(gateway.port) as client, gateway:
+            client.send(post(CHAT))
+            client.read_until(b"data:")
+    assert [line["ending"] for line in recorded.access.lines] == ["aborted"]
+    assert [line["reason"] for line in recorded.stage.lines] == ["aborted"]
+    assert len(recorded.spans(name_of_stage=False)) == len(recorded.spans(name_of_stage=True)) == 1
+
+
 REQUESTS = 10_000
 HOSTILE_WORDS = ('"quoted"', "new\nline", "back\\slash", "{label}", "\ud800", "\u202e", "a" * 500)
 
