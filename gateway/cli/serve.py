@@ -151,7 +151,8 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
 
 def _serve_here(settings: Settings, listener: socket.socket) -> None:
     # Set for someone else, or for an earlier run, whose counts would go on here.
-    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(name, None)
     import uvicorn
 
     from gateway.app import create_app
