@@ -24,6 +24,8 @@ _FOR_PEOPLE = {
     "probes": logging.INFO,
     "uvicorn": logging.WARNING,
     "opentelemetry": logging.ERROR,
+    # It names every batch that fails; gateway.telemetry.spans says when that begins and ends.
+    "opentelemetry.exporter": logging.CRITICAL,
 }
 _FIELDS = {kind: tuple(item.name for item in fields(kind)) for kind in (AccessRecord, StageRecord)}
 

@@ -68,7 +68,15 @@ def test_lines_for_people_go_to_stderr() -> None:
 
 
 def test_loggers_are_given_back_as_they_were() -> None:
-    names = ("gateway", "probes", "uvicorn", "opentelemetry", ACCESS_LOGGER, STAGE_LOGGER)
+    names = (
+        "gateway",
+        "probes",
+        "uvicorn",
+        "opentelemetry",
+        "opentelemetry.exporter",
+        ACCESS_LOGGER,
+        STAGE_LOGGER,
+    )
     before = [(log.level, log.propagate, list(log.handlers)) for log in map(logging.getLogger, names)]
     with Logged().logs:
         pass
