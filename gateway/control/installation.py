@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -64,6 +65,7 @@ class InstallationView(BaseModel):
         recent_lines: The newest lines for people, oldest first.
     """
 
+    pid: int
     version: str
     python: str
     platform: str
@@ -84,6 +86,7 @@ def installation_routes(of: Installation, guards: list[Dependency]) -> APIRouter
         """Versions, settings without secrets, and a fresh look at the store and the OTLP endpoint."""
         return InstallationView(
             **here(),
+            pid=os.getpid(),
             settings=of.settings.shown(),
             store=StoreView(**asdict(await of.look_at_store())),
             spans=SpansView(**asdict(await look_at_endpoint(of.env))),

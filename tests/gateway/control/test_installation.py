@@ -1,3 +1,5 @@
+import os
+
 import gateway
 from tests.fakes.control import ControlPlane
 
@@ -5,6 +7,7 @@ from tests.fakes.control import ControlPlane
 async def test_the_installation_is_shown_without_secrets(control: ControlPlane) -> None:
     shown = await control.get("/admin/v1/installation")
     assert shown["version"] == gateway.__version__
+    assert shown["pid"] == os.getpid()
     assert shown["packages"]["fastapi"]
     assert shown["settings"]["port"] == "8080"
     assert shown["settings"]["policy_path"] == str(control.policy_file)
