@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.fakes.otlp_receiver import GotSpan, OtlpReceiver, otlp_receiver
-from tests.fakes.processes import Part, Stack, until
+from tests.fakes.processes import ADMIN_TOKEN, Part, Stack, until
 from tests.integration.conftest import POLICY
 from tests.integration.test_first_light import ask
 
@@ -94,11 +94,21 @@ def keys(stack: Stack) -> dict[str, str]:
     made = {mode: stack.key(mode) for mode in ("off", "shadow", "prod")}
 
     def everywhere() -> bool:
+        pids = {worker_of(stack) for _ in range(12)}
+        if len(pids) < int(stack.gateway.env["ACE_WORKERS"]):
+            return False
         shown = [models(stack, key) for key in made.values() for _ in range(10)]
         return all(stack.model in answer for answer in shown)
 
     until(everywhere, "the keys and the backend in every worker")
     return made
+
+
+def worker_of(stack: Stack) -> int:
+    """The process that answers a new connection."""
+    admin = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+    url = f"{stack.gateway.url}/admin/v1/installation"
+    return int(httpx.get(url, headers=admin, timeout=30).json()["pid"])
 
 
 def models(stack: Stack, key: str) -> str:
