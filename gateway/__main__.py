@@ -21,6 +21,8 @@ COMMANDS = {
     "kill": ("gateway.cli.overlays:kill", "Stop all speculation, or one tenant's, model's or backend's."),
     "overlays": ("gateway.cli.overlays:overlays", "Demote rules and shorten drafts beside the policy."),
     "init": ("gateway.cli.policy:init", "Write a first policy."),
+    "doctor": ("gateway.cli.doctor:doctor", "Say what is wrong, why, and what to type next."),
+    "support-bundle": ("gateway.cli.bundle:support_bundle", "Pack what a supporter needs, without secrets."),
     "demo": ("gateway.cli.demo:demo", "Measure speculation on this machine, end to end."),
 }
 """Each command's object and its line in `ace --help`, so that help imports no command."""

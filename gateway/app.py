@@ -19,6 +19,7 @@ import httpx
 
 from gateway.background import keep_running
 from gateway.control.app import create_control_app, create_operations_app
+from gateway.control.installation import Installation
 from gateway.control.operation import Readiness, operation_routes
 from gateway.drain import Drain
 from gateway.errors import StoreError
@@ -170,7 +171,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             kills=lambda: len(overlays.current.kills(time.time())),
             multiprocess_dir=Path(counters) if counters else None,
         )
-        closing.enter_context(
+        logs = closing.enter_context(
             ProcessLogs(
                 out=sys.stdout, err=sys.stderr, dropped=lambda lines: metrics.dropped("log_lines", lines)
             )
@@ -217,7 +218,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             ),
             pairing=pairings.settled,
             stop=overlays.stop,
-            limits=ShadowLimits(max_answers=settings.shadow_queue),
+            limits=ShadowLimits(max_answers=settings.shadow_queue, workers=settings.workers),
             clock=time.monotonic,
         )
         load = Load()
@@ -288,12 +289,10 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             limits=Limits(body_bytes=settings.max_body_bytes),
             retries=RetryBudget(),
         )
-        operation = operation_routes(
-            Readiness(
-                store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=drain
-            ),
-            metrics.exposition,
+        readiness = Readiness(
+            store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=drain
         )
+        operation = operation_routes(readiness, metrics.exposition)
         control = create_control_app(
             store=store,
             registry=registry,
@@ -305,6 +304,15 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             calibrations=calibrations,
             standings=standings,
             operation=None if split else operation,
+            installation=Installation(
+                settings=settings,
+                look_at_store=store.look,
+                recent_lines=logs.recent,
+                env=os.environ,
+                readiness=readiness,
+                metrics=metrics.exposition,
+                clock=time.time,
+            ),
             clock=time.time,
         )
         retention = Retention(

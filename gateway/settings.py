@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
@@ -81,6 +81,14 @@ class Settings:
         if complaints:
             raise SettingsError("\n".join(complaints))
         return cls(**values)
+
+    def shown(self) -> dict[str, str | None]:
+        """Every setting as text, for people to read: of a secret only whether it is set."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: None if value in (None, "") else "set" if ALLOWED[name].secret else str(value)
+            for name, value in values.items()
+        }
 
     @property
     def loopback(self) -> bool:

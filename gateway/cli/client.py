@@ -72,9 +72,13 @@ class GatewayClient:
         """Delete what the path names; the JSON that is answered, if any."""
         return self._call("DELETE", path, params=params)
 
-    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+    def page(self, path: str, *, time_limit_s: float) -> str:
+        """The text of a route, whatever its status."""
+        return self._asked("GET", path, timeout=time_limit_s).text
+
+    def _asked(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
-            reply = self._http.request(method, self._url + path, **kwargs)
+            return self._http.request(method, self._url + path, **kwargs)
         except self._late:
             raise click.ClickException(
                 f"The gateway at {self._url} has not answered {path} in time. It may be at work still: "
@@ -85,6 +89,9 @@ class GatewayClient:
                 f"No gateway answers at {self._url} ({error}). Start one with `ace serve`, "
                 "or name another with --gateway or ACE_GATEWAY_URL."
             ) from None
+
+    def _call(self, method: str, path: str, **kwargs: Any) -> Any:
+        reply = self._asked(method, path, **kwargs)
         if reply.status_code == 401:
             raise click.ClickException(
                 f"The gateway at {self._url} wants a token. Set ACE_TOKEN to its admin token, "

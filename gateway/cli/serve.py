@@ -212,6 +212,9 @@ def _uvicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 def _serve_here(worker: Worker, listener: socket.socket) -> None:
+    # Set for someone else, or for an earlier run, whose counts would go on here.
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(name, None)
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(worker, factory=True, **_uvicorn_options(worker.settings)))

@@ -10,6 +10,7 @@ import gateway
 from gateway.control.access import admins_only, runners_only
 from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
+from gateway.control.installation import Installation, installation_routes
 from gateway.control.keys import key_routes
 from gateway.control.overlays import overlay_routes
 from gateway.control.policy import PolicyInForce, policy_routes
@@ -36,6 +37,7 @@ def create_control_app(
     calibrations: Calibrations,
     standings: Standings,
     operation: APIRouter | None,
+    installation: Installation,
     clock: Callable[[], float],
 ) -> FastAPI:
     """REST under `/admin/v1`, `/runner/v1/join`, `/openapi.json`, `/docs`, and the operation routes.
@@ -53,6 +55,7 @@ def create_control_app(
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
         operation: The operation routes; None where they have a port of their own.
+        installation: What `ace doctor` asks of this process.
         clock: Unix time.
     """
     app = FastAPI(
@@ -74,6 +77,7 @@ def create_control_app(
     app.include_router(overlay_routes(overlays, clock, admins))
     app.include_router(stage_routes(store, admins))
     app.include_router(key_routes(keys, admins))
+    app.include_router(installation_routes(installation, admins))
     app.include_router(runner_routes(runners, admins=admins, joiners=runners_only(runner_gate.check)))
     return app
 

@@ -50,6 +50,11 @@ class Readiness:
         if self.overlays.switch.error:
             yield f"kill switch: {self.overlays.switch.error}"
 
+    def view(self) -> ReadyView:
+        """Both, as they are shown."""
+        reasons = list(self.reasons())
+        return ReadyView(ready=not reasons, reasons=reasons, warnings=list(self.warnings()))
+
 
 def operation_routes(readiness: Readiness, metrics: Callable[[], bytes]) -> APIRouter:
     """`/healthz`, `/readyz`, `/metrics`."""
@@ -63,9 +68,9 @@ def operation_routes(readiness: Readiness, metrics: Callable[[], bytes]) -> APIR
     @routes.get("/readyz")
     async def ready(response: Response) -> ReadyView:
         """Whether requests may be sent here; 503 with the reasons while they may not."""
-        reasons = list(readiness.reasons())
-        response.status_code = 503 if reasons else 200
-        return ReadyView(ready=not reasons, reasons=reasons, warnings=list(readiness.warnings()))
+        shown = readiness.view()
+        response.status_code = 200 if shown.ready else 503
+        return shown
 
     @routes.get("/metrics")
     def show_metrics() -> Response:

@@ -182,6 +182,8 @@ class DataPlane:
         )
         access.model = request.facts.model
         access.workload = str(request.facts.workload)
+        access.temperature = request.facts.temperature
+        access.stream = request.facts.stream
         return Exchange(
             request=request,
             policy=self._policy.current,

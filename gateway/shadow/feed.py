@@ -93,11 +93,13 @@ class ShadowLimits:
         max_answers: Answers that wait at most.
         max_bytes: Bytes of requests and answers that wait at most.
         max_answer_bytes: Largest answer, and largest request, that is read at all.
+        workers: Processes that share each rule's `max_tokens_per_minute`.
     """
 
     max_answers: int = 256
     max_bytes: int = 64 * 1024 * 1024
     max_answer_bytes: int = 8 * 1024 * 1024
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class ShadowFeed:
         self._pairing = pairing
         self._stop = stop
         self._limits = limits
-        self._budget = TokenBudget(clock)
+        self._budget = TokenBudget(clock, limits.workers)
         self._waiting: deque[FinishedAnswer] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()

@@ -79,6 +79,11 @@ class Database:
         return self._url.set(query={}).render_as_string(hide_password=True)
 
     @property
+    def file(self) -> Path | None:
+        """Where a SQLite database is; None for a server."""
+        return Path(str(self._url.database)) if self.is_file else None
+
+    @property
     def is_file(self) -> bool:
         """Whether it is SQLite's, of this machine alone; otherwise a server's that others may share."""
         return self._url.get_backend_name() == "sqlite"

@@ -7,6 +7,7 @@ from gateway.store.calibrations import CalibrationRows
 from gateway.store.database import Database
 from gateway.store.engine_blocks import EngineBlockRows
 from gateway.store.keys import KeyRows
+from gateway.store.look import StoreLook, look_at
 from gateway.store.meta import MetaRows
 from gateway.store.overlays import OverlayRows
 from gateway.store.policies import PolicyRows
@@ -51,6 +52,10 @@ class Store:
     async def migrate(self) -> None:
         """Bring the tables to the newest revision; several processes may do it at once."""
         await self._database.migrate()
+
+    async def look(self) -> StoreLook:
+        """What an operator wants to know of the database; never raises, and changes nothing."""
+        return await look_at(self._database)
 
     async def close(self) -> None:
         """Give every connection back."""

@@ -6,8 +6,10 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import fields
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -22,6 +24,8 @@ _FOR_PEOPLE = {
     "probes": logging.INFO,
     "uvicorn": logging.WARNING,
     "opentelemetry": logging.ERROR,
+    # It names every batch that fails; gateway.telemetry.spans says when that begins and ends.
+    "opentelemetry.exporter": logging.CRITICAL,
 }
 _FIELDS = {kind: tuple(item.name for item in fields(kind)) for kind in (AccessRecord, StageRecord)}
 
@@ -69,12 +73,15 @@ class ProcessLogs:
         self._records = _ToLines(self._lines)
         self._plain = logging.StreamHandler(err)
         self._plain.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._recent = _Recent()
         self._attached = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Start to write."""
         for name, level in _FOR_PEOPLE.items():
             self._attach(name, self._plain, level)
+            logging.getLogger(name).addHandler(self._recent)
+            self._attached.callback(logging.getLogger(name).removeHandler, self._recent)
         self._lines.start()
         self._attached.callback(self._lines.close)
         for name in (ACCESS_LOGGER, STAGE_LOGGER):
@@ -86,6 +93,10 @@ class ProcessLogs:
     ) -> None:
         """Take no more records, write those that wait, and give the loggers back as they were."""
         self._attached.close()
+
+    def recent(self) -> list[str]:
+        """The newest lines for people, oldest first; of exceptions only the kind: they may quote anything."""
+        return list(self._recent.lines)
 
     def _attach(self, name: str, handler: logging.Handler, level: int, *, propagate: bool = True) -> None:
         logger = logging.getLogger(name)
@@ -99,6 +110,21 @@ class ProcessLogs:
         logger.setLevel(level)
         logger.propagate = propagate
         self._attached.callback(detach)
+
+
+class _Recent(logging.Handler):
+    """Keeps a few lines for whoever asks."""
+
+    _LINES = 200
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=self._LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        kind = f" ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else ""
+        self.lines.append(f"{at} {record.levelname} {record.name}: {clipped(record.getMessage())}{kind}")
 
 
 class _ToLines(logging.Handler):

@@ -8,6 +8,7 @@ client's traceparent, not drawn: requests that share both also share a span id.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,9 +34,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from gateway import __version__
+from gateway.telemetry.endpoint import exports_spans
 from gateway.telemetry.record import AccessRecord, StageRecord, clipped
 
 STAGE_SPAN = "speculative_decoding"
+
+_log = logging.getLogger(__name__)
 
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -43,7 +47,6 @@ _OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 _PATIENCE_S = 2.0
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Spans(Protocol):
@@ -66,29 +69,100 @@ def spans_from_env(env: Mapping[str, str], dropped: Callable[[int], None]) -> Sp
         env: The environment.
         dropped: Told how many spans the endpoint did not take, from any thread.
     """
-    unwanted = env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER") == "none"
-    if unwanted or not any(env.get(name) for name in _ENDPOINTS):
+    if not exports_spans(env):
         return NoSpans()
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OtelSpans(BatchSpanProcessor(CountedExporter(OTLPSpanExporter(), dropped)))
+    return OtelSpans(CountedSpans(OTLPSpanExporter(), dropped, waiting=_queue_size(env)))
 
 
-class CountedExporter(SpanExporter):
-    """Exports through `exporter` and counts the spans that it failed to deliver."""
+def _queue_size(env: Mapping[str, str]) -> int:
+    """OpenTelemetry's own variable and default; what is no number is as unset, as its specification says."""
+    text = env.get("OTEL_BSP_MAX_QUEUE_SIZE", "")
+    return int(text) if text.isdecimal() and int(text) else 2048
 
-    def __init__(self, exporter: SpanExporter, dropped: Callable[[int], None]) -> None:
-        self._exporter, self._dropped = exporter, dropped
+
+class CountedSpans(SpanProcessor):
+    """Exports spans in batches, from a thread; whatever is not delivered is counted, exactly once.
+
+    Args:
+        exporter: Delivers a batch, or says that it could not.
+        dropped: Told how many spans were lost, from any thread.
+        waiting: Spans that may wait for delivery; more are lost.
+    """
+
+    def __init__(self, exporter: SpanExporter, dropped: Callable[[int], None], waiting: int = 2048) -> None:
+        self._dropped, self._limit = dropped, waiting
+        self._lock = threading.Lock()
+        self._unsettled = 0
+        self._closed = False
+        self._losing = False
+        self._batches = BatchSpanProcessor(
+            _Reporting(exporter, self._delivered, self._refused), max_queue_size=waiting
+        )
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Take a span; never waits."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with self._lock:
+            room = self._unsettled < self._limit and not self._closed
+            self._unsettled += room
+        if room:
+            self._batches.on_end(span)
+        else:
+            self._dropped(1)
+
+    def shutdown(self) -> None:
+        """Deliver what waits; a collector that is away is given up after two seconds."""
+        closing = threading.Thread(target=self._batches.shutdown, name="ace-spans", daemon=True)
+        closing.start()
+        closing.join(_PATIENCE_S)
+        with self._lock:
+            self._closed, undelivered, self._unsettled = True, self._unsettled, 0
+        if undelivered:
+            self._dropped(undelivered)
+
+    def _delivered(self, spans: int) -> None:
+        self._settle(spans)
+        if self._losing:
+            self._losing = False
+            _log.info("Spans are delivered again.")
+
+    def _refused(self, spans: int) -> None:
+        if self._settle(spans):
+            self._dropped(spans)
+        if not self._losing:
+            self._losing = True
+            _log.error(
+                "Spans are being lost: the OTLP endpoint does not take them. Said once; "
+                'ace_records_dropped_total{sink="spans"} counts them, and `ace doctor` says why.'
+            )
+
+    def _settle(self, spans: int) -> bool:
+        """Whether these spans still had to be accounted for."""
+        with self._lock:
+            self._unsettled -= 0 if self._closed else spans
+            return not self._closed
+
+
+class _Reporting(SpanExporter):
+    """Exports through `exporter` and says what became of each batch."""
+
+    def __init__(
+        self, exporter: SpanExporter, delivered: Callable[[int], None], refused: Callable[[int], None]
+    ) -> None:
+        self._exporter, self._delivered, self._refused = exporter, delivered, refused
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export a batch."""
-        result = self._exporter.export(spans)
-        if result is not SpanExportResult.SUCCESS:
-            self._dropped(len(spans))
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            (self._delivered if result is SpanExportResult.SUCCESS else self._refused)(len(spans))
         return result
 
     def shutdown(self) -> None:
-        """Give up what is being retried."""
         self._exporter.shutdown()
 
 
@@ -132,8 +206,8 @@ class OtelSpans:
             attributes=dict(_present(_request_attributes(record))),
             start_time=_nanoseconds(record.started_at),
         )
-        if record.status >= 500 or record.ending not in ("completed", "client_left"):
-            span.set_status(Status(StatusCode.ERROR, record.ending))
+        if _failed(record):
+            span.set_status(Status(StatusCode.ERROR, _error_type(record)))
         span.end(_nanoseconds(record.started_at + record.duration_s))
 
     def stage(self, record: StageRecord) -> None:
@@ -149,10 +223,8 @@ class OtelSpans:
         span.end(_nanoseconds(max(record.at, self._now())))
 
     def close(self) -> None:
-        """Export what waits; a collector that is away is given up after a short while."""
-        closing = threading.Thread(target=self._provider.shutdown, name="ace-spans", daemon=True)
-        closing.start()
-        closing.join(_PATIENCE_S)
+        """Have the processor deliver what waits."""
+        self._provider.shutdown()
 
     def _as_parent(self, trace: _Trace) -> Context:
         """The request's span, sampled if and only if `access` samples it."""
@@ -205,6 +277,19 @@ def _request_name(record: AccessRecord) -> str:
     return clipped(f"{operation} {record.model}") if operation else clipped(record.method)
 
 
+def _failed(record: AccessRecord) -> bool:
+    """Whether a server's span is an error: a refused client's is not, says the HTTP convention."""
+    broken = record.status < 400 and record.ending not in ("completed", "client_left")
+    return broken or record.status >= 500
+
+
+def _error_type(record: AccessRecord) -> str | None:
+    """How the request ended if not well; a backend's own failure, relayed whole, is its status."""
+    if record.ending != "completed":
+        return record.ending
+    return str(record.status) if record.status >= 400 else None
+
+
 def _request_attributes(record: AccessRecord) -> dict[str, object]:
     operation = _OPERATIONS.get(record.path)
     return {
@@ -212,10 +297,13 @@ def _request_attributes(record: AccessRecord) -> dict[str, object]:
         # The convention means the flavour of the API, not who made the model.
         "gen_ai.provider.name": "openai" if operation else None,
         "gen_ai.request.model": record.model or None,
+        "gen_ai.request.temperature": record.temperature,
+        "gen_ai.request.stream": record.stream or None,
+        "gen_ai.response.time_to_first_chunk": record.first_byte_s if record.stream else None,
         "http.request.method": record.method,
         "http.response.status_code": record.status or None,
         "url.path": record.path,
-        "error.type": None if record.ending == "completed" and record.status < 500 else record.ending,
+        "error.type": _error_type(record),
         "ace.request_id": record.request_id,
         "ace.tenant": record.tenant,
         "ace.workload": record.workload,

@@ -12,6 +12,7 @@ import httpx
 from fastapi import APIRouter, FastAPI
 
 from gateway.control.app import create_control_app
+from gateway.control.installation import Installation
 from gateway.control.operation import Readiness, operation_routes
 from gateway.drain import Drain
 from gateway.fleet.load import Load
@@ -21,6 +22,7 @@ from gateway.keys import KeyRing, RunnerGate
 from gateway.policy.board import OverlayBoard
 from gateway.policy.kill_switch import KillSwitch
 from gateway.policy.watch import PolicyHolder
+from gateway.settings import Settings
 from gateway.store.stages import row_of
 from gateway.store.store import Store
 from gateway.telemetry.record import StageRecord
@@ -99,6 +101,9 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         store=store, switch=KillSwitch(policy_file.with_name("kill"), None, clock), clock=clock
     )
     calibrations, meter = calibrations_of(store, registry, runners, load, clock)
+    readiness = Readiness(
+        store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=Drain()
+    )
     parts: dict[str, Any] = {
         "store": store,
         "registry": registry,
@@ -111,8 +116,15 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "standings": standings_of(
             store, runners, policy, load, calibrations, clock, lambda: overlays.current
         ),
-        "operation": operation_of(
-            store=store, registry=registry, keys=keys, policy=policy, overlays=overlays
+        "operation": operation_routes(readiness, page),
+        "installation": Installation(
+            settings=Settings(data_dir=policy_file.parent, policy_path=policy_file),
+            look_at_store=store.look,
+            recent_lines=lambda: ["a line"],
+            env={},
+            readiness=readiness,
+            metrics=page,
+            clock=clock,
         ),
         "clock": clock,
     }
@@ -122,9 +134,14 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         yield ControlPlane(app, http, parts, policy_file, probe, health, meter, clock)
 
 
+def page() -> bytes:
+    """The metrics of a gateway that has counted one request."""
+    return b"ace_requests_total 1.0\n"
+
+
 def operation_of(**parts: Any) -> APIRouter:
-    """The operation routes of a gateway that has counted one request."""
-    return operation_routes(Readiness(**{"drain": Drain(), **parts}), lambda: b"ace_requests_total 1.0\n")
+    """Its operation routes."""
+    return operation_routes(Readiness(**{"drain": Drain(), **parts}), page)
 
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:

@@ -105,18 +105,21 @@ class Part(AbstractContextManager["Part"]):
 
 
 class Front(AbstractContextManager["Front"]):
-    """Gateway and draft runner, and an operator's client of the gateway."""
+    """Gateway and draft runner, and an operator's client of the gateway.
 
-    def __init__(self, folder: Path, *, policy: str, workers: int = 1) -> None:
+    Args:
+        folder: Where its data and logs go.
+        policy: The policy file's text.
+        env: Further environment of the gateway.
+    """
+
+    def __init__(self, folder: Path, *, policy: str, env: Mapping[str, str] | None = None) -> None:
         (folder / "policy.yaml").write_text(policy)
         self.gateway = Part(
             "gateway",
-            (
-                *("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
-                *("--workers", str(workers)),
-            ),
+            ("serve", "--data", str(folder / "data"), "--policy", str(folder / "policy.yaml")),
             folder / "gateway.log",
-            {"ACE_ADMIN_TOKEN": ADMIN_TOKEN, "ACE_RUNNER_TOKEN": RUNNER_TOKEN},
+            {"ACE_ADMIN_TOKEN": ADMIN_TOKEN, "ACE_RUNNER_TOKEN": RUNNER_TOKEN, **(env or {})},
         )
         self.folder = folder
 
@@ -167,9 +170,15 @@ class Stack(Front):
     """All three parts, the embedded backend registered as `embedded`."""
 
     def __init__(
-        self, folder: Path, *, model: str, policy: str, dtype: str = "float32", workers: int = 1
+        self,
+        folder: Path,
+        *,
+        model: str,
+        policy: str,
+        dtype: str = "float32",
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(folder, policy=policy, workers=workers)
+        super().__init__(folder, policy=policy, env=env)
         self.backend = Part(
             "draftrunner",
             ("embedded-backend", "--model", model, "--dtype", dtype),

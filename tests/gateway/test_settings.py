@@ -144,3 +144,14 @@ def test_the_policys_source_is_file_or_store() -> None:
     assert load().policy_source == "file"
     with pytest.raises(SettingsError, match="file or store"):
         load(ACE_POLICY_SOURCE="git")
+
+
+def test_a_secret_is_shown_only_as_set() -> None:
+    secret = "secret-of-the-operator"
+    shown = load(
+        ACE_ADMIN_TOKEN=secret, ACE_STORE_URL=f"postgresql://u:{secret}@db/ace", ACE_PORT="9"
+    ).shown()
+    assert secret not in repr(shown)
+    assert (shown["admin_token"], shown["store_url"], shown["runner_token"]) == ("set", "set", None)
+    assert (shown["port"], shown["policy_path"]) == ("9", None)
+    assert set(shown) == set(ALLOWED)

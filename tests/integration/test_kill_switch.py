@@ -123,7 +123,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("kill")
-    with Stack(folder, model=str(tiny_model), policy=POLICY, workers=WORKERS) as stack:
+    with Stack(folder, model=str(tiny_model), policy=POLICY, env={"ACE_WORKERS": str(WORKERS)}) as stack:
         asyncio.run(_calibrated(folder, stack.model))
         site = Site(stack)
         until(lambda: site.stage("loop")["action"] == "speculate", "a loop that is driven")

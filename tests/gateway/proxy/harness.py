@@ -29,7 +29,7 @@ from gateway.policy.model import Policy
 from gateway.policy.overlays import KILLED, NO_OVERLAYS, Overlays, Stop
 from gateway.policy.standing import Standing
 from gateway.proxy.asgi import Receive, Scope, Send
-from gateway.proxy.handler import DataPlane, Limits
+from gateway.proxy.handler import DataPlane, Limits, RecordSink
 from gateway.proxy.retry_budget import RetryBudget
 from gateway.proxy.speculations import Speculations
 from gateway.proxy.upstream import BackendPool, Timeouts
@@ -143,8 +143,11 @@ class Gateway:
         runners: Sequence[KnownRunner] = (),
         standing: Standing | None = None,
         clock: Callable[[], float] = lambda: 1_700_000_000.0,
+        telemetry: RecordSink | None = None,
+        patience_s: int | None = None,
     ) -> None:
         self.records = Records()
+        self._telemetry = telemetry or self.records
         self.fleet = FleetSnapshot(tuple(backends))
         self.book = MultiplierBook()
         self.load = Load()
@@ -166,6 +169,7 @@ class Gateway:
             date_header=False,
             access_log=False,
             log_config=None,
+            timeout_graceful_shutdown=patience_s,
         )
         self._server = _Server(config)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -237,7 +241,7 @@ class Gateway:
             identify=identify,
             pool=self.pool,
             loop=loop,
-            telemetry=self.records,
+            telemetry=self._telemetry,
             feed=self.records,
             book=self.book,
             load=self.load,

@@ -35,3 +35,18 @@ def test_a_rule_without_a_limit_may_spend_anything() -> None:
 
 def test_an_answer_longer_than_the_budget_is_never_replayed() -> None:
     assert not TokenBudget(Clock()).spend("chat", 101, 100)
+
+
+def test_workers_together_spend_no_more_than_the_limit() -> None:
+    workers = [TokenBudget(Clock(), workers=4) for _ in range(4)]
+    assert sum(worker.spend("chat", 25, 100) for worker in workers for _ in range(3)) == 4
+    assert not TokenBudget(Clock(), workers=4).spend("chat", 26, 100)
+
+
+def test_rules_that_a_policy_no_longer_has_take_no_memory() -> None:
+    clock = Clock()
+    budget = TokenBudget(clock)
+    for number in range(1000):
+        assert budget.spend(f"rule-{number}", 1, 100)
+        clock.now += 1.0
+    assert len(budget._spent) <= 60

@@ -469,9 +469,10 @@ async def test_the_backend_is_not_asked_for_ids_that_no_runner_would_take() -> N
     assert bench.tokenized == []
 
 
-async def test_a_rule_over_its_budget_is_skipped_before_anybody_is_asked() -> None:
-    bench = Bench()
-    answer = finished(chat_answer(), decision=replace(DECISION, max_tokens_per_minute=5))
+@pytest.mark.parametrize(("workers", "limit"), [(1, 5), (2, 6)])
+async def test_a_rule_over_its_budget_is_skipped_before_anybody_is_asked(workers: int, limit: int) -> None:
+    bench = Bench(ShadowLimits(workers=workers))
+    answer = finished(chat_answer(), decision=replace(DECISION, max_tokens_per_minute=limit))
     async with bench.running():
         for _ in range(2):
             bench.recorded.clear()

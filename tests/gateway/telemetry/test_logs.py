@@ -68,7 +68,15 @@ def test_lines_for_people_go_to_stderr() -> None:
 
 
 def test_loggers_are_given_back_as_they_were() -> None:
-    names = ("gateway", "probes", "uvicorn", "opentelemetry", ACCESS_LOGGER, STAGE_LOGGER)
+    names = (
+        "gateway",
+        "probes",
+        "uvicorn",
+        "opentelemetry",
+        "opentelemetry.exporter",
+        ACCESS_LOGGER,
+        STAGE_LOGGER,
+    )
     before = [(log.level, log.propagate, list(log.handlers)) for log in map(logging.getLogger, names)]
     with Logged().logs:
         pass
@@ -125,3 +133,20 @@ def test_a_full_disk_is_counted_for_each_line_and_said_once() -> None:
 def test_nothing_is_made_of_a_record_that_nobody_would_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orjson, "dumps", None)
     RecordLog("ace.access.unheard")(access())
+
+
+def test_the_newest_lines_for_people_are_kept_and_no_text_of_an_exception() -> None:
+    logged = Logged()
+    with logged.logs:
+        for number in range(1000):
+            logging.getLogger("gateway.fleet").info("line %d", number)
+        try:
+            int("what a prompt said")
+        except ValueError:
+            logging.getLogger("gateway.proxy").exception("request r failed")
+    logging.getLogger("gateway.fleet").warning("after the end")
+    recent = logged.logs.recent()
+    assert len(recent) == 200
+    assert recent[-2].endswith("INFO gateway.fleet: line 999")
+    assert recent[-1].endswith("ERROR gateway.proxy: request r failed (ValueError)")
+    assert "what a prompt said" not in "".join(recent)

@@ -1,18 +1,12 @@
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import (
-    BatchSpanProcessor,
-    SimpleSpanProcessor,
-    SpanExporter,
-    SpanExportResult,
-)
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.telemetry.spans import CountedExporter, NoSpans, OtelSpans, spans_from_env
+from gateway.telemetry.spans import NoSpans, OtelSpans, spans_from_env
 from tests.fakes.records import access, stage
 
 TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -75,13 +69,66 @@ def test_any_other_route_is_named_after_its_method_only(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "ending"), [(502, "backend_unreachable"), (200, "backend_broke_off"), (500, "completed")]
+    ("status", "ending", "error"),
+    [
+        (502, "backend_unreachable", "backend_unreachable"),
+        (200, "backend_broke_off", "backend_broke_off"),
+        (500, "completed", "500"),
+        (0, "aborted", "aborted"),
+    ],
 )
-def test_a_failure_is_an_error_with_its_type(traced: Traced, status: int, ending: str) -> None:
+def test_a_failure_is_an_error_with_its_type(traced: Traced, status: int, ending: str, error: str) -> None:
     traced.spans.access(access(status=status, ending=ending))
     (span,) = traced.exported()
     assert span.status.status_code is StatusCode.ERROR
-    assert attributes(span)["error.type"] == ending
+    assert attributes(span)["error.type"] == error
+
+
+@pytest.mark.parametrize(
+    ("status", "ending", "error"),
+    [
+        (401, "invalid_api_key", "invalid_api_key"),
+        (422, "completed", "422"),
+        (499, "client_left", "client_left"),
+    ],
+)
+def test_a_client_that_is_refused_has_an_error_type_and_is_no_error_of_a_server(
+    traced: Traced, status: int, ending: str, error: str
+) -> None:
+    traced.spans.access(access(status=status, ending=ending))
+    (span,) = traced.exported()
+    assert span.status.status_code is StatusCode.UNSET
+    assert attributes(span)["error.type"] == error
+
+
+def test_a_request_that_went_well_has_no_error_type(traced: Traced) -> None:
+    traced.spans.access(access())
+    assert "error.type" not in attributes(traced.exported()[0])
+
+
+def test_what_the_client_stated_and_a_streams_first_byte_are_attributes(traced: Traced) -> None:
+    traced.spans.access(access(stream=True, temperature=0, first_byte_s=0.25))
+    traced.spans.access(access(request_id="whole", stream=False, temperature=None))
+    stream, whole = (attributes(span) for span in traced.exported())
+    assert stream["gen_ai.request.stream"] is True
+    assert stream["gen_ai.request.temperature"] == 0
+    assert stream["gen_ai.response.time_to_first_chunk"] == 0.25
+    absent = {"gen_ai.request.stream", "gen_ai.request.temperature", "gen_ai.response.time_to_first_chunk"}
+    assert not absent & whole.keys()
+
+
+@pytest.mark.parametrize("make", ["request", "stage"])
+def test_every_genai_attribute_is_one_that_the_conventions_name(traced: Traced, make: str) -> None:
+    from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    if make == "request":
+        traced.spans.access(access(stream=True, temperature=1.0))
+    else:
+        traced.spans.stage(stage())
+    used = {name for name in attributes(traced.exported()[0]) if name.startswith("gen_ai.")}
+    assert used
+    assert used <= known
 
 
 def test_a_client_that_leaves_is_no_error_of_ours(traced: Traced) -> None:
@@ -210,34 +257,3 @@ def test_an_otlp_endpoint_turns_spans_on(name: str) -> None:
     spans = spans_from_env({name: "http://127.0.0.1:4318"}, dropped=unexpected)
     assert isinstance(spans, OtelSpans)
     spans.close()
-
-
-class AwayCollector(SpanExporter):
-    """Delivers nothing, and not until it is released."""
-
-    def __init__(self) -> None:
-        self.released = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.released.wait()
-        return SpanExportResult.FAILURE
-
-
-def test_spans_that_were_not_delivered_are_counted() -> None:
-    dropped: list[int] = []
-    collector = AwayCollector()
-    collector.released.set()
-    spans = OtelSpans(BatchSpanProcessor(CountedExporter(collector, dropped.append)))
-    spans.access(access())
-    spans.stage(stage())
-    spans.close()
-    assert sum(dropped) == 2
-
-
-def test_a_collector_that_is_away_does_not_hold_up_the_end() -> None:
-    collector = AwayCollector()
-    spans = OtelSpans(BatchSpanProcessor(CountedExporter(collector, lambda count: None)))
-    spans.access(access())
-    spans.close()
-    assert not collector.released.is_set()
-    collector.released.set()
