@@ -24,6 +24,7 @@ from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
+from gateway.fleet.discovery import NameDiscovery
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
@@ -119,7 +120,8 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             examiner=Examiner(
                 probe=probe,
                 check_health=HttpHealthCheck(health_session),
-                transport=lambda: CheckedTransport(resolver),
+                discover=NameDiscovery(CheckedResolver(resolver)),
+                transport=lambda address: CheckedTransport(resolver, address),
                 clock=time.time,
             ),
             clock=time.time,

@@ -23,6 +23,8 @@ class Capability(StrEnum):
     SCORED = "scored"
     INDEPENDENT_DRAWS = "independent_draws"
     NEUTRAL_DEFAULTS = "neutral_defaults"
+    SINGLE_PROCESS = "single_process"
+    """Learnt from many looks at one URL, not by asking once; no suite has a question for it."""
 
 
 class Support(StrEnum):

@@ -39,6 +39,7 @@ class Readiness:
             yield self.registry.store_error
         if self.policy.error:
             yield self.policy.error
+        yield from self.registry.warnings()
 
 
 def operation_routes(readiness: Readiness, metrics: Callable[[], bytes]) -> APIRouter:

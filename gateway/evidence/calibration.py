@@ -250,12 +250,12 @@ class CostMeter:
                 raise CalibrationFailed(
                     key.backend,
                     f"the load was not {key.band} for {PATIENCE_S:g} s, but "
-                    f"{load_band(self._load.running(key.backend) + 1)}",
+                    f"{load_band(self._load.running(key.place) + 1)}",
                 )
             await asyncio.sleep(_LOOK_S)
 
     def _is_at(self, key: CostKey) -> bool:
-        return load_band(self._load.running(key.backend) + 1) == key.band
+        return load_band(self._load.running(key.place) + 1) == key.band
 
 
 def _count_ids(data: bytes) -> int:

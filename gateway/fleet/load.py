@@ -1,4 +1,4 @@
-"""How many requests each backend is serving, as far as this process knows."""
+"""How many requests each instance is serving, as far as this process knows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 
 
 class Load:
-    """Requests under way, by backend; one that the gateway's loop drives is one, however many its calls."""
+    """Requests under way, by instance; one that the gateway's loop drives is one, however many its calls."""
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
 
-    def running(self, backend: str) -> int:
-        """Requests that `backend` is serving."""
-        return self._running[backend]
+    def running(self, instance: str) -> int:
+        """Requests that an instance is serving, by its key."""
+        return self._running[instance]
 
     def place(self) -> Place:
         """A place for one request, which is nowhere yet."""
@@ -29,18 +29,18 @@ class Place:
 
     def __init__(self, running: Counter[str]) -> None:
         self._running = running
-        self._backend: str | None = None
+        self._instance: str | None = None
 
-    def among(self, backend: str) -> int:
-        """How many requests `backend` would be serving, with this one."""
-        return self._running[backend] + (self._backend != backend)
+    def among(self, instance: str) -> int:
+        """How many requests `instance` would be serving, with this one."""
+        return self._running[instance] + (self._instance != instance)
 
-    def move(self, backend: str | None) -> None:
-        """It is served by `backend` from now on; None when it has ended."""
-        if self._backend is not None:
-            self._running[self._backend] -= 1
-            if not self._running[self._backend]:
-                del self._running[self._backend]
-        if backend is not None:
-            self._running[backend] += 1
-        self._backend = backend
+    def move(self, instance: str | None) -> None:
+        """It is served by `instance` from now on; None when it has ended."""
+        if self._instance is not None:
+            self._running[self._instance] -= 1
+            if not self._running[self._instance]:
+                del self._running[self._instance]
+        if instance is not None:
+            self._running[instance] += 1
+        self._instance = instance

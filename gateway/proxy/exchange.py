@@ -56,7 +56,7 @@ class Exchange:
 
     def plan(self, decision: Decision, backend: Backend, standing: Standing) -> Attempt:
         """Make the next attempt: the decision, spelled in the backend's dialect."""
-        self.place.move(backend.name)
+        self.place.move(backend.key)
         self.attempt = Attempt(
             backend=backend,
             decision=decision,

@@ -84,7 +84,7 @@ class DataPlane:
         book: Speeds of speculated and control requests.
         load: Requests under way; told of each.
         standings: What decisions look at besides findings.
-        report_unreachable: Told a backend's name and why, when no connection could be opened.
+        report_unreachable: Told an instance's key and why, when no connection could be opened.
         limits: How much is held in memory.
         retries: Retries that are left.
         clock: Unix time.

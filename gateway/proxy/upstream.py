@@ -18,7 +18,9 @@ from yarl import URL
 
 from gateway.errors import BackendBrokeOff, BackendError, BackendHungUp, BackendTimeout, BackendUnreachable
 from gateway.fleet.credentials import read_credential
+from gateway.fleet.destination import destination_of
 from gateway.fleet.model import Backend
+from gateway.fleet.urls import AddressRefused
 from gateway.proxy.headers import RawHeaders, first
 
 KEPT_IDLE_S = 3.0
@@ -140,9 +142,9 @@ class BackendPool:
         self._fresh: aiohttp.ClientSession | None = None
         self._in_flight: Counter[str] = Counter()
 
-    def in_flight(self, backend: str) -> int:
-        """Calls to `backend` that have not ended."""
-        return self._in_flight[backend]
+    def in_flight(self, instance: str) -> int:
+        """Calls to an instance, by its key, that have not ended."""
+        return self._in_flight[instance]
 
     async def open(self, backend: Backend, call: Call, *, fresh: bool = False) -> Reply:
         """Send `call` and wait for the head of the answer. The caller closes the reply.
@@ -160,22 +162,24 @@ class BackendPool:
             headers.append(("authorization", f"Bearer {read_credential(backend.name, backend.credential)}"))
         session = self._fresh_session() if fresh else self._kept_session()
         seen = SimpleNamespace(reused=False)
-        self._in_flight[backend.name] += 1
+        self._in_flight[backend.key] += 1
         try:
             with self._our_errors(backend.name, seen):
+                to = destination_of(backend.url, backend.address)
                 async with asyncio.timeout(self._timeouts.first_byte_s):
                     response = await session.request(
                         call.method,
-                        URL(backend.url + call.target, encoded=True),
-                        headers=headers,
+                        URL(to.url + call.target, encoded=True),
+                        headers=[*headers, *to.headers],
                         data=_payload(call.body),
                         allow_redirects=False,
                         trace_request_ctx=seen,
+                        server_hostname=to.server_name,
                     )
         except BaseException:
-            self._ended(backend.name)
+            self._ended(backend.key)
             raise
-        return Reply(response, backend.name, self._timeouts.idle_s, lambda: self._ended(backend.name))
+        return Reply(response, backend.name, self._timeouts.idle_s, lambda: self._ended(backend.key))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -183,15 +187,17 @@ class BackendPool:
             if session is not None:
                 await session.close()
 
-    def _ended(self, backend: str) -> None:
-        self._in_flight[backend] -= 1
-        if self._in_flight[backend] <= 0:
-            del self._in_flight[backend]
+    def _ended(self, instance: str) -> None:
+        self._in_flight[instance] -= 1
+        if self._in_flight[instance] <= 0:
+            del self._in_flight[instance]
 
     @contextmanager
     def _our_errors(self, backend: str, seen: SimpleNamespace) -> Iterator[None]:
         try:
             yield
+        except AddressRefused:
+            raise BackendUnreachable(backend, "its address is one that is never connected to") from None
         except (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError) as error:
             raise BackendUnreachable(backend, _cause(error)) from None
         except aiohttp.ConnectionTimeoutError:

@@ -112,7 +112,7 @@ async def test_a_credential_is_shown_as_the_reference_that_it_is(
 async def test_a_tokenizer_is_loaded_at_registration_and_shown(control: ControlPlane, tmp_path: Path) -> None:
     folder = str(tokenizer_files(tmp_path / "m"))
     assert (await add(control, tokenizer=folder))["tokenizer"] == folder
-    assert control.registry.get("a").tokenizer == folder
+    assert control.registry.get("a").whole.tokenizer == folder
 
 
 async def test_probing_again_shows_what_is_found_now(control: ControlPlane) -> None:

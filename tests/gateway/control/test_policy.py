@@ -6,6 +6,7 @@ import pytest
 
 from gateway.policy.watch import PolicyHolder
 from tests.fakes.control import ControlPlane, error_of
+from tests.fakes.fleet import declared
 
 POLICY = "/admin/v1/policy"
 
@@ -43,7 +44,7 @@ async def test_a_gateway_without_a_policy_file_says_default(control: ControlPlan
 
 async def test_a_decision_is_explained_for_every_backend_that_serves_the_model(control: ControlPlane) -> None:
     for name in ("a", "b"):
-        await control.registry.add(name=name, url="http://127.0.0.1:8100")
+        await control.registry.add(declared(name=name, url="http://127.0.0.1:8100"))
     said = await explain(control, {"model": "m", "workload": "rag"})
     assert said["decision"]["mode"] == "shadow"
     assert said["decision"]["action"] == "would_speculate"

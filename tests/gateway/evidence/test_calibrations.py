@@ -20,6 +20,7 @@ from gateway.policy.ways import WAYS
 from gateway.store.store import Store
 from probes.model import Capability, Finding, Support
 from tests.fakes.clock import FakeClock
+from tests.fakes.fleet import registered
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.standings import ScriptedMeter, calibrations_of
 from tests.fakes.stores import opened_store
@@ -58,8 +59,8 @@ class Parts:
     load: Load
     clock: FakeClock
 
-    async def register(self, registered: Backend) -> None:
-        await self.store.backends.add(registered)
+    async def register(self, backend: Backend) -> None:
+        await self.store.backends.add(registered(backend))
         await self.registry.sync_once()
 
     async def join(self, *drafters: str) -> None:
