@@ -26,6 +26,7 @@ from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
 from gateway.fleet.discovery import NameDiscovery
 from gateway.fleet.examine import Examiner
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
 from gateway.fleet.pairing import Pairings
@@ -127,13 +128,19 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             clock=time.time,
             owner=secrets.token_hex(8),
         )
+        fleet = FleetHolder(
+            settings.fleet_path, declare=registry.declare, refused=registry.refused, clock=time.time
+        )
         keys = KeyRing(store=store, clock=time.time, anonymous_allowed=settings.loopback)
         runners = Runners(store=store, clock=time.time)
         runner_token = open_runner_token(settings.runner_token, settings.runner_token_file)
 
         counters = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         metrics = Metrics(
-            fleet=registry.snapshot, policy=policy, multiprocess_dir=Path(counters) if counters else None
+            fleet=registry.snapshot,
+            policy=policy,
+            fleet_file=fleet,
+            multiprocess_dir=Path(counters) if counters else None,
         )
         closing.enter_context(
             ProcessLogs(
@@ -240,6 +247,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             keys=keys,
             runner_gate=RunnerGate(runner_token),
             policy=policy,
+            fleet=fleet,
             calibrations=calibrations,
             standings=standings,
             metrics=metrics.exposition,
@@ -253,6 +261,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         )
 
         await _first_look(store, keys, registry, runners)
+        await fleet.declare_once()
         await closing.enter_async_context(
             keep_running(
                 {
@@ -263,6 +272,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
                     "calibrations": calibrations.run,
                     "calibration": calibrations.run_meter,
                     "predictions": worths.run,
+                    "fleet": lambda: fleet.run(_POLICY_POLL_S),
                     "policy": lambda: policy.run(_POLICY_POLL_S),
                     "store writer": writer.run,
                     "retention": retention.run,

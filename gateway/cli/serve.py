@@ -30,11 +30,12 @@ _WORKER_SILENCE_S = 30
 @click.option("--port", help="Port to listen on; 0 takes a free one. [default: 8080]")
 @click.option("--data", "data_dir", type=_PATH, metavar="DIR", help="Where the store and tokens are kept.")
 @click.option("--policy", "policy_path", type=_PATH, metavar="FILE", help="Policy; without one all is off.")
+@click.option("--fleet", "fleet_path", type=_PATH, metavar="FILE", help="Backends, declared by a file.")
 @click.option("--workers", help="Processes that serve. [default: 1]")
 def serve(**flags: object) -> None:
     """Run the gateway. Every flag has a variable ACE_*, and some settings have only that."""
     settings = Settings.load(os.environ, **flags)
-    _check_policy(settings)
+    _check_files(settings)
     with bound_socket(settings.host, settings.port) as listener:
         admin_token = asyncio.run(prepare(settings))
         settings = replace(settings, port=listener.getsockname()[1])
@@ -100,11 +101,15 @@ def _cannot_bind(host: str, port: int, error: OSError) -> str:
     return f"Cannot listen on port {port} of {host}: {error.strerror or error}. See --host and --port."
 
 
-def _check_policy(settings: Settings) -> None:
+def _check_files(settings: Settings) -> None:
     if settings.policy_path is not None:
         from gateway.policy.load import load_policy
 
         load_policy(settings.policy_path)
+    if settings.fleet_path is not None:
+        from gateway.fleet.file import load_fleet
+
+        load_fleet(settings.fleet_path)
 
 
 def _needs_auth(settings: Settings) -> str:
@@ -124,6 +129,7 @@ def _greeting(settings: Settings, admin_token: str | None) -> str:
         "metrics": f"{url}/metrics",
         "data": settings.data_dir,
         "policy": settings.policy_path or "none, so everything is off; write one with `ace init`",
+        "fleet": settings.fleet_path or "no file; register backends with `ace backends add`",
     }
     greeting = f"ACE gateway {__version__}\n" + "".join(f"  {f'{k}:':<12}{v}\n" for k, v in lines.items())
     if admin_token:

@@ -10,6 +10,7 @@ import gateway
 from gateway.control.access import admins_only, runners_only
 from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
+from gateway.control.fleet import fleet_routes
 from gateway.control.keys import key_routes
 from gateway.control.operation import Readiness, operation_routes
 from gateway.control.policy import PolicyInForce, policy_routes
@@ -17,6 +18,7 @@ from gateway.control.runners import runner_routes
 from gateway.control.stages import stage_routes
 from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.standings import Standings
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
@@ -31,6 +33,7 @@ def create_control_app(
     keys: KeyRing,
     runner_gate: RunnerGate,
     policy: PolicyInForce,
+    fleet: FleetHolder,
     calibrations: Calibrations,
     standings: Standings,
     metrics: Callable[[], bytes],
@@ -47,6 +50,7 @@ def create_control_app(
         keys: API keys and the admin token.
         runner_gate: Judges the runner token.
         policy: The policy in force.
+        fleet: Follows the fleet file.
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
         metrics: The page for Prometheus.
@@ -61,9 +65,10 @@ def create_control_app(
     )
     answer_errors(app)
     admins = admins_only(keys.check_admin)
-    readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy)
+    readiness = Readiness(store=store, registry=registry, keys=keys, policy=policy, fleet=fleet)
     app.include_router(operation_routes(readiness, metrics))
     app.include_router(backend_routes(registry, calibrations, admins))
+    app.include_router(fleet_routes(registry, fleet, admins))
     app.include_router(policy_routes(policy, registry.snapshot, standings.of_next, clock, admins))
     app.include_router(stage_routes(store.stages, admins))
     app.include_router(key_routes(keys, admins))

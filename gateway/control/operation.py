@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.control.policy import PolicyInForce
 from gateway.control.views import ReadyView
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.store.store import Store
@@ -23,6 +24,7 @@ class Readiness:
     registry: Registry
     keys: KeyRing
     policy: PolicyInForce
+    fleet: FleetHolder
 
     def reasons(self) -> Iterator[str]:
         """What is still missing. Once all is there, a store that goes down takes nothing away."""
@@ -39,6 +41,8 @@ class Readiness:
             yield self.registry.store_error
         if self.policy.error:
             yield self.policy.error
+        if self.fleet.error:
+            yield self.fleet.error
         yield from self.registry.warnings()
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gateway.evidence.loop_costs import Calibration
+from gateway.fleet.declared import Difference, why_refused_by_hand
 from gateway.fleet.executors import executors_of
 from gateway.fleet.model import Backend, Registered
 from gateway.store.model import Runner, StoredKey
@@ -177,6 +178,52 @@ class BackendsView(BaseModel):
     """All registered backends."""
 
     backends: list[BackendView]
+
+
+class FleetFileView(BaseModel):
+    """The fleet file in force.
+
+    Attributes:
+        path: Null without a file.
+        error: Why what the file holds now is not in force, or not all of it.
+        backends: Names of those that it declares.
+    """
+
+    path: str | None
+    revision: str | None
+    loaded_at: float | None
+    error: str | None
+    backends: list[str]
+
+
+class ChangeView(BaseModel):
+    """A backend that would be declared otherwise: field names to the old and the new value."""
+
+    name: str
+    fields: dict[str, tuple[Any, Any]]
+
+
+class FleetDifferenceView(BaseModel):
+    """What a fleet file would change.
+
+    Attributes:
+        refused: One sentence for each backend that would stay as it was registered by hand.
+    """
+
+    added: list[str]
+    changed: list[ChangeView]
+    removed: list[str]
+    refused: list[str]
+
+    @classmethod
+    def of(cls, wanted: Difference) -> FleetDifferenceView:
+        """How a difference is shown."""
+        return cls(
+            added=[declaration.name for declaration in wanted.added],
+            changed=[ChangeView(name=change.name, fields=dict(change.fields)) for change in wanted.changed],
+            removed=list(wanted.removed),
+            refused=[why_refused_by_hand(name) for name in wanted.refused],
+        )
 
 
 class KeyView(BaseModel):

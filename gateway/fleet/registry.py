@@ -73,7 +73,6 @@ class Registry:
         """Why the store could not be used when it was last needed; None when it could."""
         return self._store_error
 
-    @property
     def refused(self) -> tuple[str, ...]:
         """Why the file's word on a backend is not taken; one sentence for each such backend."""
         return self._declared.refused if self._declared else ()

@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from gateway.control.app import create_control_app
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
@@ -94,6 +95,7 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "keys": keys,
         "runner_gate": RunnerGate(RUNNER),
         "policy": policy,
+        "fleet": FleetHolder(None, declare=registry.declare, refused=registry.refused, clock=clock),
         "calibrations": calibrations,
         "standings": standings_of(store, runners, policy, load, calibrations, clock),
         "metrics": lambda: b"ace_requests_total 1.0\n",

@@ -48,6 +48,25 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
         ],
         "calibrations": [],
         "probed_at": control.clock.now,
+        "urls": [URL],
+        "discovery": "none",
+        "declared_by": None,
+        "instances": [
+            {
+                "instance": "",
+                "url": URL,
+                "kind": "embedded",
+                "state": "up",
+                "state_reason": "",
+                "models": ["m"],
+                "findings": added["findings"],
+                "probed_at": control.clock.now,
+                "started_at": None,
+                "version": None,
+            }
+        ],
+        "differing": [],
+        "warnings": [],
     }
     assert await control.get(f"{BACKENDS}/a") == added
     assert await control.get(BACKENDS) == {"backends": [added]}
@@ -180,6 +199,7 @@ async def test_a_backend_is_calibrated_and_shows_what_a_step_costs(control: Cont
             "strategy": "fanout",
             "drafter": "ngram",
             "band": "1",
+            "instance": "",
             "measured_at": control.clock.now,
             "expires_at": control.clock.now + 3600,
             "context_tokens": 200,

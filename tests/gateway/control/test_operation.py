@@ -75,7 +75,9 @@ async def test_the_api_describes_itself(control: ControlPlane) -> None:
     described = await control.get("/openapi.json")
     add = described["paths"]["/admin/v1/backends"]["post"]
     body = add["requestBody"]["content"]["application/json"]["schema"]
-    assert set(body["properties"]) == {"name", "url", "kind", "credential", "tokenizer"}
+    assert set(body["properties"]) == {
+        *("name", "url", "urls", "discovery", "kind", "credential", "tokenizer")
+    }
     assert body["additionalProperties"] is False
     assert add["security"] == [{"admin token": []}]
     asked = described["paths"]["/admin/v1/stages"]["get"]["parameters"]

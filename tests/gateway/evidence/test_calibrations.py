@@ -150,7 +150,7 @@ async def test_by_hand_every_model_is_measured_with_every_drafter_at_the_load_of
     await parts.join("suffix", "ngram")
     for _ in range(4):
         parts.load.place().move("gpu-1")
-    assert await parts.calibrations.calibrate("gpu-1") == PLAIN
+    assert await parts.calibrations.calibrate("gpu-1") == registered(PLAIN)
     assert [(key.model, key.drafter, key.band) for key in parts.meter.asked] == [
         ("m", "ngram", "5-16"),
         ("m", "suffix", "5-16"),

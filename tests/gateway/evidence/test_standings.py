@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.evidence.loop_costs import CostKey
 from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
 from gateway.fleet.load import Load
+from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import LIVE_S, Runners
 from gateway.policy.load import LoadedPolicy
@@ -24,6 +25,7 @@ from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.standings import calibrations_of, costs
 from tests.fakes.stores import opened_store
 
+HERE = Backend(name="b", url="http://b")
 KEY = CostKey(backend="b", model="m", strategy="scored", drafter="ngram", band="1")
 
 
@@ -85,19 +87,19 @@ async def test_the_drafters_are_those_of_live_runners(parts: Parts) -> None:
 
 async def test_a_request_to_come_counts_itself(parts: Parts) -> None:
     parts.load.place().move("b")
-    assert parts.standings.of_next("b", "m").running == 2
-    assert parts.standings.of_next("other", "m").running == 1
+    assert parts.standings.of_next(HERE, "m").running == 2
+    assert parts.standings.of_next(replace(HERE, name="other"), "m").running == 1
 
 
 async def test_the_plain_speed_is_that_of_the_load_of_now(parts: Parts) -> None:
     parts.load.place().move("b")
-    assert parts.standings.plain_seconds("b", "m") is None
+    assert parts.standings.plain_seconds(HERE, "m") is None
     await parts.store.calibrations.keep(costs(KEY, parts.clock(), plain=0.05))
     await parts.calibrations.sync_once()
-    assert parts.standings.plain_seconds("b", "m") == 0.05
-    assert parts.standings.plain_seconds("b", "other") is None
+    assert parts.standings.plain_seconds(HERE, "m") == 0.05
+    assert parts.standings.plain_seconds(HERE, "other") is None
     parts.load.place().move("b")
-    assert parts.standings.plain_seconds("b", "m") is None
+    assert parts.standings.plain_seconds(HERE, "m") is None
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ async def registry(store: Store) -> AsyncIterator[Registry]:
 
 async def test_a_server_of_web_pages_is_kept_as_down_with_the_evidence(registry: Registry) -> None:
     async with model_list_server(body="<html>welcome</html>") as server:
-        added = await registry.add(declared(name="web", url=server.url))
+        added = (await registry.add(declared(name="web", url=server.url))).whole
         await registry.check_health_once()
     assert added.state is BackendState.DOWN
     assert "welcome" in added.findings[Capability.MODELS].evidence
@@ -47,14 +47,14 @@ async def test_a_server_of_web_pages_is_kept_as_down_with_the_evidence(registry:
 
 async def test_a_server_of_another_kind_than_declared_is_kept_as_down(registry: Registry) -> None:
     async with model_list_server() as server:
-        added = await registry.add(declared(name="other", url=server.url, kind="embedded"))
+        added = (await registry.add(declared(name="other", url=server.url, kind="embedded"))).whole
     assert (added.state, added.kind) == (BackendState.DOWN, EngineKind.OPENAI)
     assert "declared embedded" in added.state_reason
 
 
 async def test_a_server_that_goes_away_is_down_and_up_again_once_it_is_back(registry: Registry) -> None:
     async with model_list_server() as server:
-        assert (await registry.add(declared(name="a", url=server.url))).state is BackendState.UP
+        assert (await registry.add(declared(name="a", url=server.url))).whole.state is BackendState.UP
         await server.stop()
         await registry.check_health_once()
         assert registry.get("a").whole.state is BackendState.DOWN
@@ -69,7 +69,7 @@ async def test_a_key_that_is_changed_at_the_server_and_here_is_noticed(
 ) -> None:
     monkeypatch.setenv("GPU_KEY", "first-key")
     async with model_list_server(key="first-key") as server:
-        added = await registry.add(declared(name="a", url=server.url, credential="env:GPU_KEY"))
+        added = (await registry.add(declared(name="a", url=server.url, credential="env:GPU_KEY"))).whole
         assert added.state is BackendState.UP
         server.key = "second-key"
         await registry.check_health_once()
@@ -82,7 +82,7 @@ async def test_a_key_that_is_changed_at_the_server_and_here_is_noticed(
 async def test_a_name_that_resolves_to_metadata_is_kept_as_down_and_never_connected_to(
     registry: Registry,
 ) -> None:
-    added = await registry.add(declared(name="a", url="http://metadata.test:8000"))
+    added = (await registry.add(declared(name="a", url="http://metadata.test:8000"))).whole
     assert added.state is BackendState.DOWN
     assert "never connected to" in added.state_reason
     await registry.check_health_once()

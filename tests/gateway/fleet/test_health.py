@@ -20,7 +20,7 @@ async def check() -> AsyncIterator[HttpHealthCheck]:
 async def test_a_server_that_lists_models_is_alive(check: HttpHealthCheck) -> None:
     async with model_list_server(models=["m", "n"]) as server:
         assert await check(server.url, {}) == Health(alive=True, models=frozenset({"m", "n"}))
-        assert [request.path for request in server.asked] == ["/v1/models"]
+        assert [request.path for request in server.asked] == ["/v1/models", "/metrics", "/version"]
 
 
 async def test_the_credential_is_sent_as_traffic_sends_it(check: HttpHealthCheck) -> None:

@@ -57,7 +57,7 @@ def fleet(store: Store) -> Fleet:
 
 
 async def test_a_server_that_answers_is_registered_as_up(fleet: Fleet) -> None:
-    added = await fleet.registry.add(declared(name="a", url=f"{URL}/v1/"))
+    added = (await fleet.registry.add(declared(name="a", url=f"{URL}/v1/"))).whole
     assert added == Backend(
         name="a",
         url=URL,
@@ -67,12 +67,13 @@ async def test_a_server_that_answers_is_registered_as_up(fleet: Fleet) -> None:
         models=("m",),
         findings={Capability.IN_ENGINE: IN_ENGINE},
         probed_at=fleet.clock.now,
+        process_since=fleet.clock.now,
     )
     assert fleet.registry.snapshot().serving("m") == (added,)
 
 
 @pytest.mark.parametrize(
-    ("declared", "asked"),
+    ("said", "asked"),
     [
         ("auto", "auto"),
         ("openai", "openai"),
@@ -81,35 +82,35 @@ async def test_a_server_that_answers_is_registered_as_up(fleet: Fleet) -> None:
         ("sglang", "openai"),
     ],
 )
-async def test_the_declared_kind_chooses_the_suite(fleet: Fleet, declared: str, asked: str) -> None:
-    added = await fleet.registry.add(declared(name="a", url=URL, kind=declared))
+async def test_the_declared_kind_chooses_the_suite(fleet: Fleet, said: str, asked: str) -> None:
+    added = (await fleet.registry.add(declared(name="a", url=URL, kind=said))).whole
     assert fleet.probe.asked == [{"url": URL, "kind": asked, "headers": {}}]
-    assert added.declared_kind == declared
+    assert added.declared_kind == said
 
 
 async def test_an_unreachable_server_is_kept_as_down_with_reason_and_evidence(
     fleet: Fleet, store: Store
 ) -> None:
     fleet.probe.answer = AWAY
-    added = await fleet.registry.add(declared(name="a", url=URL))
+    added = (await fleet.registry.add(declared(name="a", url=URL))).whole
     assert (added.state, added.state_reason) == (BackendState.DOWN, "no connection")
     assert added.findings[Capability.MODELS].evidence == "no connection"
-    assert await store.backends.all() == (added,)
+    assert [backend.whole for backend in await store.backends.all()] == [added]
 
 
 async def test_a_probe_that_fails_in_itself_loses_nothing(
     fleet: Fleet, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     fleet.probe.answer = RuntimeError("bug")
-    added = await fleet.registry.add(declared(name="a", url=URL))
+    added = (await fleet.registry.add(declared(name="a", url=URL))).whole
     assert (added.state, added.state_reason) == (BackendState.DOWN, "probing failed: RuntimeError")
-    assert await store.backends.all() == (added,)
+    assert [backend.whole for backend in await store.backends.all()] == [added]
     assert "bug" in caplog.text
 
 
 async def test_a_probe_that_hangs_is_told_apart(fleet: Fleet) -> None:
     fleet.probe.answer = TimeoutError()
-    added = await fleet.registry.add(declared(name="a", url=URL))
+    added = (await fleet.registry.add(declared(name="a", url=URL))).whole
     assert added.state_reason == "probing did not end within 90 s"
 
 
@@ -117,7 +118,7 @@ async def test_the_backends_key_is_read_by_reference_and_sent(
     fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_KEY", "s3cret-key")
-    added = await fleet.registry.add(declared(name="a", url=URL, credential="env:GPU_KEY"))
+    added = (await fleet.registry.add(declared(name="a", url=URL, credential="env:GPU_KEY"))).whole
     await fleet.registry.check_health_once()
     assert fleet.probe.asked[0]["headers"] == {"authorization": "Bearer s3cret-key"}
     assert fleet.health.asked[0][1] == {"authorization": "Bearer s3cret-key"}
@@ -126,7 +127,7 @@ async def test_the_backends_key_is_read_by_reference_and_sent(
 
 
 async def test_a_key_that_is_not_there_is_the_reason_and_nothing_is_asked(fleet: Fleet) -> None:
-    added = await fleet.registry.add(declared(name="a", url=URL, credential="env:NOT_SET_ANYWHERE"))
+    added = (await fleet.registry.add(declared(name="a", url=URL, credential="env:NOT_SET_ANYWHERE"))).whole
     await fleet.registry.check_health_once()
     assert added.state is BackendState.DOWN
     assert "'env:NOT_SET_ANYWHERE'" in added.state_reason
@@ -137,7 +138,7 @@ async def test_a_taken_name_is_a_conflict_and_changes_nothing(fleet: Fleet) -> N
     first = await fleet.registry.add(declared(name="a", url=URL))
     with pytest.raises(Conflict):
         await fleet.registry.add(declared(name="a", url="http://127.0.0.1:9000"))
-    assert fleet.registry.snapshot().backends == (first,)
+    assert fleet.registry.all() == (first,)
     assert len(fleet.probe.asked) == 1
 
 
@@ -150,7 +151,6 @@ async def test_a_taken_name_is_a_conflict_and_changes_nothing(fleet: Fleet) -> N
         ({"name": "a\n"}, "backend name"),
         ({"name": "x" * 65}, "backend name"),
         ({"url": "http://169.254.169.254"}, "link-local"),
-        ({"kind": "trtllm"}, "auto, openai, embedded, vllm, sglang"),
         ({"credential": "sk-literal"}, "env:NAME"),
     ],
 )
@@ -183,7 +183,7 @@ async def test_probing_again_replaces_the_findings(fleet: Fleet) -> None:
     no = Finding(capability=Capability.IN_ENGINE, support=Support.NO, evidence="no metrics")
     fleet.probe.answer = replace(UP, findings=(no,), models=("m2",))
     fleet.clock.advance(10)
-    probed = await fleet.registry.reprobe("a")
+    probed = (await fleet.registry.reprobe("a")).whole
     assert probed.findings == {Capability.IN_ENGINE: no}
     assert probed.models == ("m2",)
     assert probed.probed_at == fleet.clock.now
@@ -192,7 +192,7 @@ async def test_probing_again_replaces_the_findings(fleet: Fleet) -> None:
 async def test_a_server_that_is_away_keeps_its_models_and_what_was_known(fleet: Fleet) -> None:
     await fleet.registry.add(declared(name="a", url=URL))
     fleet.probe.answer = AWAY
-    probed = await fleet.registry.reprobe("a")
+    probed = (await fleet.registry.reprobe("a")).whole
     assert probed.state is BackendState.DOWN
     assert (probed.kind, probed.models) == (EngineKind.EMBEDDED, ("m",))
     assert probed.supports(Capability.IN_ENGINE) is Support.YES
@@ -204,7 +204,7 @@ async def test_a_server_that_turns_out_to_be_another_kind_is_down_with_its_new_k
     fleet.probe.answer = ProbeResult(
         kind="openai", up=False, reason="it was declared embedded", models=("x",), findings=()
     )
-    probed = await fleet.registry.reprobe("a")
+    probed = (await fleet.registry.reprobe("a")).whole
     assert (probed.kind, probed.models, probed.findings) == (EngineKind.OPENAI, ("x",), {})
 
 
@@ -216,7 +216,7 @@ async def test_a_refused_connection_takes_a_backend_down_at_once(fleet: Fleet, s
     fleet.health.answer = REFUSED
     await fleet.registry.check_health_once()
     assert fleet.state() == (BackendState.DOWN, "connection refused")
-    assert (await store.backends.all())[0].state is BackendState.DOWN
+    assert (await store.backends.all())[0].whole.state is BackendState.DOWN
     assert fleet.registry.snapshot().serving("m")[0].name == "a"
 
 
