@@ -1,4 +1,4 @@
-"""Files that operators change while the gateway runs: believed once they have settled, kept while they are bad."""
+"""Files that operators change while the gateway runs: believed once settled; the last good one is kept."""
 
 from __future__ import annotations
 

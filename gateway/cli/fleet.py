@@ -28,9 +28,8 @@ def check(file: Path) -> None:
     """Say what FILE declares, or everything that is wrong with it (exit status 1)."""
     loaded = _load(file)
     count = len(loaded.declarations)
-    click.echo(
-        f"{file}: valid, {count} {'backend' if count == 1 else 'backends'}, revision {loaded.revision}"
-    )
+    backends = "backend" if count == 1 else "backends"
+    click.echo(f"{file}: valid, {count} {backends}, revision {loaded.revision}")
     for declaration in loaded.declarations:
         click.echo(f"  {declaration.name}: {_instances(declaration)}, kind {declaration.kind}")
 

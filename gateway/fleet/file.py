@@ -1,4 +1,4 @@
-"""fleet.yaml: backends as a file declares them, in the words of the REST body; a bad file keeps the last good."""
+"""fleet.yaml: backends as a file declares them, in the words of the REST body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from gateway.errors import FleetError, MalformedRequest
 from gateway.fleet.declared import NewBackend, declaration_of
 from gateway.fleet.model import Declaration
-from gateway.policy.refusals import Refusal, refusals, shown
+from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
 from gateway.policy.yaml_tree import Block, Complaint, line_of, read_yaml
 from gateway.settled import SettledFile, decoded, read_content
 
@@ -199,9 +199,9 @@ def _complaint(refusal: Refusal, block: Block) -> Complaint:
         case ("backends", int(place), *rest):
             who, inner = f"{_called(block, place)}: ", tuple(rest)
     name = ".".join(str(step) for step in inner) or "the value"
-    return Complaint(
-        line_of(refusal.path, block), f"{who}{name if name.isprintable() else shown(name)} {refusal.text}"
-    )
+    if not name.isprintable() or len(name) > MAX_SHOWN:
+        name = shown(name)
+    return Complaint(line_of(refusal.path, block), f"{who}{name} {refusal.text}")
 
 
 def _called(block: Block, place: int) -> str:

@@ -147,8 +147,6 @@ class Registry:
             if not await self._store.backends.remove(name):
                 self.get(name)
             self._swap_out(name)
-            if self._declared:
-                self._declared.pending = True  # the file may have waited for the name
 
     async def reprobe(self, name: str) -> Registered:
         """Probe a backend now, at all its instances.

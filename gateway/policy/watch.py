@@ -25,9 +25,10 @@ class PolicyHolder:
     """
 
     def __init__(self, path: Path | None, clock: Callable[[], float]) -> None:
-        self._default = default_policy(clock())
         self._file: SettledFile[LoadedPolicy] | None = None
-        if path is not None:
+        if path is None:
+            self._default = default_policy(clock())
+        else:
             self._file = SettledFile(
                 path,
                 what="policy",

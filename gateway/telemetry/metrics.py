@@ -69,7 +69,7 @@ GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "ace_backend_state": (("backend",), "1 while the backend is up, 0 while it is down."),
     "ace_backend_instances": (
         ("backend", "state"),
-        "Instances of the backend that are up, and that are down.",
+        "Instances of the backend that are up or down; a name without an address counts as one that is down.",
     ),
     "ace_fleet_rejected": (
         (),

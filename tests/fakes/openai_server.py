@@ -54,6 +54,7 @@ class OpenAIServer:
         can: What it is able to do; what it is not is ignored in requests, or refused if `strict`.
         card: More fields of its model's entry in /v1/models.
         version: What /version says; None for no such route.
+        metrics: What /metrics says; None for no such route.
         key: The bearer token that it wants; its complaint quotes what was sent instead.
         answers: Paths that are answered with a given status (and body) whatever is asked.
         hangs: Paths that are never answered.
@@ -69,6 +70,7 @@ class OpenAIServer:
     owned_by: str = "acme"
     card: Document = field(default_factory=lambda: {"max_model_len": 4096})
     version: Document | None = None
+    metrics: str | None = None
     key: str | None = None
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     hangs: frozenset[str] = frozenset()
@@ -86,7 +88,7 @@ class OpenAIServer:
 
     @property
     def app(self) -> Starlette:
-        routes = ["/v1/models", "/version", "/v1/chat/completions", "/v1/completions"]
+        routes = ["/v1/models", "/version", "/metrics", "/v1/chat/completions", "/v1/completions"]
         routes += ["/tokenize", "/detokenize"]
         return Starlette(routes=[Route(path, self._answer, methods=["GET", "POST"]) for path in routes])
 
@@ -114,6 +116,8 @@ class OpenAIServer:
             return JSONResponse({"object": "list", "data": [{"id": model, **card} for model in self.models]})
         if path == "/version":
             return JSONResponse(self.version) if self.version is not None else _error(404, "Not Found")
+        if path == "/metrics":
+            return Response(self.metrics) if self.metrics is not None else _error(404, "Not Found")
         body = await request.json()
         self.asked.append((path, body))
         if path == "/tokenize":

@@ -21,6 +21,12 @@ DOWN: dict[str, Any] = {
         {"name": "in_engine", "possible": False, "sentence": "The server does not know vllm_xargs."}
     ],
     "probed_at": 0.5,
+    "urls": ["http://gpu"],
+    "discovery": "none",
+    "declared_by": None,
+    "instances": [],
+    "differing": [],
+    "warnings": [],
 }
 
 

@@ -23,7 +23,7 @@ async def test_without_the_admin_token_every_route_of_operators_answers_401(
     del control.http.headers["authorization"]
     headers = {} if authorization is None else {"authorization": authorization}
     asked = [(method, path) for method, path in routes(control) if path.startswith("/admin/")]
-    assert len(asked) == 14
+    assert len(asked) == 16
     for method, path in asked:
         reply = await control.http.request(method, path, headers=headers, content=b"not json")
         error = error_of(reply, 401)

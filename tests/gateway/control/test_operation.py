@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.control.operation import Readiness
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.store.store import Store
@@ -48,7 +49,8 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
         store=store, examiner=examiner_of(ScriptedProbe(), ScriptedHealth(), clock), clock=clock, owner="x"
     )
     keys = KeyRing(store=store, clock=clock, anonymous_allowed=True)
-    readiness = Readiness(store=store, registry=registry, keys=keys, policy=control.policy)
+    fleet = FleetHolder(None, declare=registry.declare, refused=registry.refused, clock=clock)
+    readiness = Readiness(store=store, registry=registry, keys=keys, policy=control.policy, fleet=fleet)
     assert [reason.split()[1] for reason in readiness.reasons()] == ["store's", "backends", "keys"]
     await store.migrate()
     await registry.sync_once()
