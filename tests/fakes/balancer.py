@@ -18,17 +18,22 @@ class Balancer:
     def __init__(self, ports: Sequence[int]) -> None:
         self.ports = list(ports)
         self._count = 0
+        self._connections: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Balancer:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
+        for connection in self._connections:
+            connection.join()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -36,9 +41,17 @@ class Balancer:
                 client, _ = self._listener.accept()
                 port = self.ports[self._count % len(self.ports)]
                 self._count += 1
-                server = socket.create_connection(("127.0.0.1", port))
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=_pass_on, args=pair, daemon=True).start()
+                connection = threading.Thread(target=_serve, args=(client, port))
+                self._connections.append(connection)
+                connection.start()
+
+
+def _serve(client: socket.socket, port: int) -> None:
+    with client, socket.create_connection(("127.0.0.1", port)) as server:
+        back = threading.Thread(target=_pass_on, args=(server, client))
+        back.start()
+        _pass_on(client, server)
+        back.join()
 
 
 def _pass_on(source: socket.socket, to: socket.socket) -> None:

@@ -246,7 +246,9 @@ async def test_a_restart_that_happened_while_nobody_looked_is_noticed(fleet: Fle
     assert (after.the_one().process, after.the_one().process_since) == (NEW, before)
 
 
-async def test_a_server_that_was_away_and_says_nothing_of_its_start_is_taken_for_another(fleet: Fleet) -> None:
+async def test_a_server_that_was_away_and_does_not_say_its_start_is_taken_for_another(
+    fleet: Fleet,
+) -> None:
     await fleet.registry.add(declared(name="a", url=ONE))
     fleet.health.answer = REFUSED
     await fleet.look()
