@@ -150,6 +150,11 @@ class FleetHolder:
         file_error = self._file.error if self._file else None
         return "\n".join([*([file_error] if file_error else []), *self._refused()]) or None
 
+    def check_once(self) -> None:
+        """One look at the file. Acts on what it finds only if the look before found the same."""
+        if self._file is not None:
+            self._file.check_once()
+
     async def declare_once(self) -> None:
         """Bring into force what has changed in the file since the last time."""
         current = self.current
@@ -162,7 +167,7 @@ class FleetHolder:
         while self._file is not None:
             await self.declare_once()
             await asyncio.sleep(interval)
-            await asyncio.to_thread(self._file.check_once)
+            await asyncio.to_thread(self.check_once)
 
 
 def _not_a_mapping(tree: object) -> str:
