@@ -43,7 +43,10 @@ class Readiness:
             yield self.policy.error
         if self.fleet.error:
             yield self.fleet.error
-        yield from self.registry.warnings()
+        for backend in self.registry.all():
+            # Anybody may ask this, so where it is connected to is left out.
+            if any(backend.warnings()):
+                yield f"backend {backend.name} needs attention: see `ace backends show {backend.name}`"
 
 
 def operation_routes(readiness: Readiness, metrics: Callable[[], bytes]) -> APIRouter:

@@ -89,4 +89,4 @@ def _explained(
 ) -> ExplanationView:
     asked = backend or Backend(name="none, as no backend serves the model", url="")
     said: dict[str, Any] = as_json(decide(policy, facts, asked, at, standing))
-    return ExplanationView(backend=backend.name if backend else None, **said)
+    return ExplanationView(backend=backend.key if backend else None, **said)

@@ -57,6 +57,7 @@ class Registry:
         self._changes: int | None = None
         self._loaded = False
         self._store_error: str | None = None
+        self._write_error: str | None = None
         self._declared: _Declared | None = None
         self._watches: dict[str, Watch] = {}
         self._busy: Counter[str] = Counter()
@@ -71,7 +72,7 @@ class Registry:
     @property
     def store_error(self) -> str | None:
         """Why the store could not be used when it was last needed; None when it could."""
-        return self._store_error
+        return self._store_error or self._write_error
 
     def refused(self) -> tuple[str, ...]:
         """Why the file's word on a backend is not taken; one sentence for each such backend."""
@@ -106,11 +107,6 @@ class Registry:
             if instance.key == key:
                 return instance
         raise NotFound(f"There is no instance {key[:200]!r} any more.")
-
-    def warnings(self) -> Iterator[str]:
-        """What is wrong with backends that are up, and what an operator can do about it."""
-        for backend in self._registered.values():
-            yield from backend.warnings()
 
     async def add(self, declaration: Declaration) -> Registered:
         """Register a backend and probe it. One that cannot be used is kept too, as down.
@@ -235,10 +231,12 @@ class Registry:
     async def _is_watchman(self) -> bool:
         """Whether this process holds the lease; without a store every process looks for itself."""
         try:
-            return await self._store.meta.claim("health", self._owner, now=self._clock(), seconds=_LEASE_S)
+            mine = await self._store.meta.claim("health", self._owner, now=self._clock(), seconds=_LEASE_S)
         except StoreError as error:
-            self._note_store(str(error))
+            self._note_writing(str(error))
             return True
+        self._note_writing(None)
+        return mine
 
     # What the store and the file say
 
@@ -357,7 +355,7 @@ class Registry:
             try:
                 await self._store.backends.set_instances(now)
             except StoreError as error:
-                self._note_store(str(error))
+                self._note_writing(str(error))
             return now
 
     def _log_discovery(self, before: Registered, now: Registered) -> None:
@@ -390,7 +388,7 @@ class Registry:
                 elif concluded.backend != current:
                     await self._keep(concluded.backend)
             except StoreError as error:
-                self._note_store(str(error))
+                self._note_writing(str(error))
             except GatewayError as error:
                 logger.debug("looking at backend %s: %s", instance.key, error)
 
@@ -406,12 +404,14 @@ class Registry:
 
     async def _keep(self, instance: Backend) -> None:
         """Show what was found, and save it. What cannot be saved now is found again by a later look."""
+        before = self._still_registered(instance)
+        # Before anything is waited for: requests must not go where nobody is, however slow the store is.
+        self._swap_in_instance(instance)
+        _log_changes(before, instance)
         async with self._exchange:
-            before = self._still_registered(instance)
-            registered = self.get(instance.name)
-            others = tuple(instance if i.key == instance.key else i for i in registered.instances)
-            self._swap_in(replace(registered, instances=others))
-            _log_changes(before, instance)
+            # A reader who had begun earlier may have brought the old state back.
+            self._still_registered(instance)
+            self._swap_in_instance(instance)
             if not await self._store.backends.save(instance) and not self._is_still_to_be_stored(instance):
                 self._swap_out_instance(instance)
                 raise NotFound(f"The backend {instance.key!r} was removed while it was probed.")
@@ -455,6 +455,11 @@ class Registry:
     def _swap_in(self, backend: Registered) -> None:
         self._show((dict(self._registered) | {backend.name: backend}).values())
 
+    def _swap_in_instance(self, instance: Backend) -> None:
+        registered = self.get(instance.name)
+        instances = tuple(instance if i.key == instance.key else i for i in registered.instances)
+        self._swap_in(replace(registered, instances=instances))
+
     def _swap_out(self, name: str) -> None:
         self._show(backend for backend in self.all() if backend.name != name)
 
@@ -482,6 +487,14 @@ class Registry:
         self._store_error = error
         if error:
             self._changes = None
+
+    def _note_writing(self, error: str | None) -> None:
+        """A full disk may be read from: what is found meanwhile counts here, and is saved afterwards."""
+        if error and not self.store_error:
+            logger.warning("what is found of backends is not saved for now: %s", error)
+        if self._write_error and not error:
+            self._changes = None
+        self._write_error = error
 
 
 class _Declared:

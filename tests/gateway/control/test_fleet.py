@@ -1,5 +1,6 @@
 """The fleet file over REST."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import httpx
 import pytest
 
 from gateway.fleet.file import FleetHolder
+from gateway.fleet.model import Process
+from gateway.fleet.processes import Sighting
 from tests.fakes.control import ControlPlane, error_of
-from tests.fakes.probing import REFUSED
+from tests.fakes.probing import ALIVE, REFUSED
 from tests.gateway.control.test_backends import BACKENDS, add
 
 FLEET = "/admin/v1/fleet"
@@ -136,3 +139,19 @@ async def test_a_list_is_shown_with_each_instance(control: ControlPlane) -> None
         (urls[0], "up", ""),
         (urls[1], "down", "connection refused"),
     ]
+
+
+async def test_a_backend_that_needs_attention_is_named_to_anybody_without_its_address(
+    control: ControlPlane,
+) -> None:
+    await add(control, name="b", url="http://10.0.0.2:8000")
+    for started_at in (1000.0, 2000.0, 1000.0):
+        seen = Sighting(process=Process(started_at=started_at))
+        control.health.answer = replace(ALIVE, sighting=seen)
+        await control.registry.check_health_once()
+    ready = await control.get("/readyz")
+    assert ready["warnings"] == ["backend b needs attention: see `ace backends show b`"]
+    shown = await control.get(f"{BACKENDS}/b")
+    assert "started at 1000.0" in shown["warnings"][0]
+    loop = next(executor for executor in shown["executors"] if executor["name"] == "gateway_loop")
+    assert (loop["possible"], "register each server by its own URL" in loop["sentence"]) == (False, True)

@@ -178,14 +178,14 @@ async def test_a_name_that_cannot_be_resolved_keeps_its_instances_and_warns_once
     fleet.addresses = "llama.pods.svc does not resolve: SERVFAIL"
     await fleet.look(3)
     assert fleet.states() == {"a@10.0.0.1": "up", "a@10.0.0.2": "up"}
-    (warning,) = fleet.registry.warnings()
+    (warning,) = fleet.registry.get("a").warnings()
     assert "SERVFAIL" in warning
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         "backend a keeps its instances: llama.pods.svc does not resolve: SERVFAIL"
     ]
     fleet.addresses = ("10.0.0.1", "10.0.0.2")
     await fleet.look()
-    assert list(fleet.registry.warnings()) == []
+    assert list(fleet.registry.get("a").warnings()) == []
 
 
 async def test_a_name_without_an_address_is_a_backend_that_is_down(fleet: Fleet) -> None:
@@ -286,7 +286,7 @@ async def test_a_url_that_answers_as_several_processes_is_flagged_and_says_so(
     assert finding.support is Support.NO
     assert "0.31.0" in finding.evidence
     assert "0.32.0" in finding.evidence
-    (warning,) = fleet.registry.warnings()
+    (warning,) = fleet.registry.get("a").warnings()
     assert "gateway_loop is off there" in warning
     fleet.shows(NEW)
     await fleet.look()

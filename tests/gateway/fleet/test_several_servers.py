@@ -109,7 +109,7 @@ async def test_the_same_two_servers_listed_one_by_one_are_two_instances(
     instances = registry.get("a").instances
     assert [instance.process.started_at for instance in instances] == [1000.0, 2000.0]
     assert registry.get("a").differing == ()
-    assert list(registry.warnings()) == []
+    assert list(registry.get("a").warnings()) == []
 
 
 async def test_a_name_is_probed_at_each_of_its_addresses(registry: Registry, urls: list[str]) -> None:

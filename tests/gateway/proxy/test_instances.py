@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.gateway.proxy.harness import Gateway, backend_at
 REQUEST = post(b'{"model":"m1"}')
 
 
-def instance_at(upstream: Upstream, **facts: object) -> Backend:
+def instance_at(upstream: Upstream, **facts: Any) -> Backend:
     return backend_at(upstream, instance=upstream.url, **facts)
 
 
