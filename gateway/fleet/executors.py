@@ -57,7 +57,7 @@ def _verdict(executor: str, backend: Backend, costs: Sequence[Calibration]) -> E
     # Where none is possible, the last asks for least of a server.
     way = next((way for way in ways if way.missing(backend) is None), ways[-1])
     if way.strategy is not None and backend.supports(Capability.SINGLE_PROCESS) is Support.NO:
-        evidence = backend.findings[Capability.SINGLE_PROCESS].evidence
+        evidence = backend.findings[Capability.SINGLE_PROCESS].evidence.rstrip(".")
         sentence = f"is not possible: {evidence}; register each server by its own URL"
         return ExecutorVerdict(executor, possible=False, sentence=f"{executor} {sentence}.")
     if missing := way.missing(backend):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select, update
@@ -35,12 +37,12 @@ class BackendRows:
     @unbroken
     async def all(self) -> tuple[Registered, ...]:
         """Every backend, by name."""
+        # One statement, which sees one moment: a declaration never meets the instances of another.
+        both = backends.outerjoin(instances, backends.c.name == instances.c.backend)
+        statement = select(backends, instances).select_from(both).order_by(backends.c.name)
         async with self._database.reading() as connection:
-            found: dict[str, list[Row[Any]]] = {}
-            for row in await connection.execute(select(instances).order_by(instances.c.instance)):
-                found.setdefault(row.backend, []).append(row)
-            rows = await connection.execute(select(backends).order_by(backends.c.name))
-            return tuple(_registered(row, found.get(row.name, [])) for row in rows)
+            rows = await connection.execute(statement)
+            return tuple(_registered(list(found)) for _, found in groupby(rows, key=attrgetter("name")))
 
     @unbroken
     async def add(self, backend: Registered) -> None:
@@ -181,7 +183,9 @@ def _seen(backend: Backend) -> dict[str, Any]:
     }
 
 
-def _registered(row: Row[Any], seen: Iterable[Row[Any]]) -> Registered:
+def _registered(rows: Sequence[Row[Any]]) -> Registered:
+    """A backend from a row for each of its instances, or from one with none."""
+    row = rows[0]
     declaration = Declaration(
         name=row.name,
         urls=tuple(row.urls),
@@ -193,7 +197,7 @@ def _registered(row: Row[Any], seen: Iterable[Row[Any]]) -> Registered:
     return Registered(
         declaration=declaration,
         declared_by=row.declared_by,
-        instances=in_order(declaration, (_backend(declaration, instance) for instance in seen)),
+        instances=in_order(declaration, (_backend(declaration, seen) for seen in rows if seen.backend)),
         discovery_error=row.discovery_error,
     )
 

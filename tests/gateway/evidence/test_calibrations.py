@@ -198,3 +198,33 @@ async def test_while_the_store_is_down_what_is_known_stays_and_nothing_new_is_pr
     with pytest.raises(CalibrationFailed, match="cannot be kept"):
         await parts.calibrations.calibrate("gpu-1")
     assert parts.calibrations.known() == before
+
+
+async def test_what_was_measured_on_the_process_before_does_not_count_and_is_measured_again(
+    parts: Parts,
+) -> None:
+    await parts.register(PLAIN)
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert [found.key for found in parts.calibrations.of("gpu-1")] == [KEY]
+    parts.clock.advance(10)
+    restarted = replace(PLAIN, process_since=parts.clock())
+    await parts.store.backends.save(restarted)
+    await parts.registry.sync_once()
+    assert parts.calibrations.of("gpu-1") == ()
+    parts.calibrations.want(restarted, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert parts.meter.asked == [KEY, KEY]
+    assert len(parts.calibrations.of("gpu-1")) == 1
+
+
+async def test_by_hand_each_instance_that_is_up_is_measured_at_its_own_load(parts: Parts) -> None:
+    places = ("http://10.0.0.1", "http://10.0.0.2", "http://10.0.0.3")
+    one, two, down = (replace(PLAIN, url=url, instance=url, models=("m",)) for url in places)
+    await parts.store.backends.add(registered(one, two, replace(down, state=BackendState.DOWN)))
+    await parts.registry.sync_once()
+    await parts.join("ngram")
+    parts.load.place().move(two.key)
+    await parts.calibrations.calibrate("gpu-1")
+    assert [(key.instance, key.band) for key in parts.meter.asked] == [(places[0], "1"), (places[1], "2-4")]
+    assert len(parts.calibrations.of("gpu-1")) == 2

@@ -102,6 +102,17 @@ async def test_the_plain_speed_is_that_of_the_load_of_now(parts: Parts) -> None:
     assert parts.standings.plain_seconds(HERE, "m") is None
 
 
+async def test_each_instance_has_a_load_and_a_plain_speed_of_its_own(parts: Parts) -> None:
+    one, two = (replace(HERE, instance=address) for address in ("10.0.0.1", "10.0.0.2"))
+    parts.load.place().move(one.key)
+    parts.load.place().move(two.key)
+    await parts.store.calibrations.keep(costs(replace(KEY, instance=one.instance), parts.clock()))
+    await parts.calibrations.sync_once()
+    assert parts.standings.plain_seconds(one, "m") == 0.070
+    assert parts.standings.plain_seconds(two, "m") is None
+    assert parts.standings.of_next(one, "m").running == 2
+
+
 @pytest.mark.parametrize(
     ("rule", "asked"),
     [
