@@ -21,6 +21,7 @@ _MODELS_PATH = "/v1/models"
 _METRICS_PATH = "/metrics"
 _VERSION_PATH = "/version"
 _MAX_ANSWER_BYTES = 4 * 2**20
+_END_OF_TIME = 2.0**33
 _ALIVE_WITHOUT_LIST = frozenset({404, 405, 429, 501})
 _UNAUTHORISED = frozenset({401, 403})
 
@@ -132,9 +133,9 @@ class HttpHealthCheck:
         started_at = _STARTED_AT.search(metrics)
         return Sighting(
             process=Process(
-                started_at=_number(started_at.group(1)) if started_at else None, version=_version(version)
+                started_at=_moment(started_at.group(1)) if started_at else None, version=_version(version)
             ),
-            created=_number(first.get("created")),
+            created=_moment(first.get("created")),
             counters={
                 series.decode("latin-1"): number
                 for series, text in _COUNTER.findall(metrics)
@@ -208,6 +209,12 @@ def _object(body: bytes) -> Mapping[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _moment(said: object) -> float | None:
+    """A Unix time as a page spells it; None for what is none."""
+    number = _number(said)
+    return number if number is not None and 0 < number < _END_OF_TIME else None
 
 
 def _number(said: object) -> float | None:

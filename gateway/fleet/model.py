@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import ip_address
 
@@ -70,8 +71,13 @@ class Process:
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
     def __str__(self) -> str:
-        said = {"started at": self.started_at, "version": self.version}
-        return ", ".join(f"{what} {value}" for what, value in said.items() if value is not None) or "unknown"
+        said = [] if self.started_at is None else [f"started at {_moment(self.started_at)}"]
+        said += [] if self.version is None else [f"version {self.version}"]
+        return ", ".join(said) or "unknown"
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

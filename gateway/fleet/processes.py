@@ -16,6 +16,9 @@ from gateway.fleet.model import Process
 CONSISTENT_LOOKS = 24
 """Looks in a row that show one process, after which a URL is taken for one again; two minutes of them."""
 
+_MAX_SHOWN = 120
+"""Characters of a series that evidence repeats."""
+
 _NO_CLOCK_S = 2.0
 """A `created` that is the same after this is no clock."""
 
@@ -46,12 +49,14 @@ class ProcessTrail:
         several: What showed that there are several; empty while there is one, as far as is known.
         replaced: Whether the latest look showed another process than the one before, to all appearance for
             good.
+        says_start: Whether the latest look said when the process was started; `created` may be a constant.
     """
 
     def __init__(self, process: Process, several: str = "") -> None:
         self.process = process
         self.several = several
         self.replaced = False
+        self.says_start = False
         self._latest = process
         self._look = 0
         self._calm = 0
@@ -68,6 +73,7 @@ class ProcessTrail:
             at: Unix time.
         """
         self._look += 1
+        self.says_start = sighting.process.started_at is not None
         seen = self._named(sighting, at)
         another = seen.differs(self._latest)
         evidence = self._returned(seen) if another else self._gone_back(sighting)
@@ -107,12 +113,12 @@ class ProcessTrail:
     def _returned(self, seen: Process) -> str:
         self._earlier = {old: look for old, look in self._earlier.items() if self._is_recent(look)}
         if any(_is_again(seen, old) for old in self._earlier):
-            return f"one process ({self._latest}) and another ({seen}) in turns"
+            return f"the URL answers as one process ({self._latest}) and another ({seen}) in turns"
         return ""
 
     def _gone_back(self, sighting: Sighting) -> str:
         fell = [
-            f"{series} went from {self._counters[series]:g} to {value:g}"
+            f"{series[:_MAX_SHOWN]} went from {self._counters[series]:g} to {value:g}"
             for series, value in sighting.counters.items()
             if value < self._counters.get(series, 0.0)
         ]
@@ -121,8 +127,10 @@ class ProcessTrail:
         self._went_back = [look for look in self._went_back if self._is_recent(look)]
         self._went_back.append(self._look)
         if sighting.process.started_at is not None:
-            return f"{fell[0]} in one process ({self._latest})"
-        return f"{fell[0]}, and had gone back before" if len(self._went_back) > 1 else ""
+            return f"the URL answers with counters of several processes: without a restart {fell[0]}"
+        if len(self._went_back) > 1:
+            return f"the URL answers with counters of several processes: again and again, {fell[0]}"
+        return ""
 
     def _is_recent(self, look: int) -> bool:
         return self._look - look <= CONSISTENT_LOOKS

@@ -161,10 +161,8 @@ class Registry:
 
         While the store is down they are in force in this process alone, and are stored once it is back.
         """
-        resolved = [
-            await self._with_instances(Registered(declaration=declaration, declared_by=source))
-            for declaration in declarations
-        ]
+        backends = (Registered(declaration=declaration, declared_by=source) for declaration in declarations)
+        resolved = await asyncio.gather(*(self._with_instances(backend) for backend in backends))
         self._declared = _Declared(source, tuple(resolved))
         await self.sync_once()
 
@@ -196,9 +194,7 @@ class Registry:
     async def check_health_once(self) -> None:
         """Look at every instance, if it falls to this process to do so."""
         if await self._is_watchman():
-            names = [backend for backend in self.all() if backend.declaration.discovery is Discovery.DNS]
-            await asyncio.gather(*(self._rediscover(backend) for backend in names))
-            await asyncio.gather(*(self._look_at(instance) for instance in self._instances()))
+            await asyncio.gather(*(self._look_at_all_of(backend) for backend in self.all()))
 
     async def check_suspects_once(self) -> None:
         """Look at every instance that was reported since the last time."""
@@ -259,7 +255,6 @@ class Registry:
         except Conflict as error:
             logger.debug("another process declares the same: %s", error)
             return
-        self._show(await self._store.backends.all())
         self._declared_now(declared, changed, wanted, stored=True)
 
     def _declare_here(self) -> None:
@@ -324,11 +319,13 @@ class Registry:
         instances = instances_at(declaration, addresses, registered.instances, self._clock())
         return replace(registered, instances=instances, discovery_error=error)
 
-    async def _rediscover(self, registered: Registered) -> None:
+    async def _look_at_all_of(self, registered: Registered) -> None:
         try:
-            await self._rediscovered(registered)
-        except GatewayError as error:
-            logger.debug("the instances of backend %s: %s", registered.name, error)
+            now = await self._rediscovered(registered)
+        except NotFound as error:
+            logger.debug("looking for the instances of backend %s: %s", registered.name, error)
+        else:
+            await asyncio.gather(*(self._look_at(instance) for instance in now.instances))
 
     async def _rediscovered(self, registered: Registered) -> Registered:
         """The backend with the instances that its name has now, kept where they are others.
@@ -336,6 +333,8 @@ class Registry:
         Raises:
             NotFound: It was removed meanwhile.
         """
+        if registered.declaration.discovery is not Discovery.DNS:
+            return registered
         found = await self._with_instances(registered)
         async with self._exchange:
             current = self.get(registered.name)

@@ -82,7 +82,7 @@ class Watch:
 
     def _as_followed(self, backend: Backend, at: float, *, probe: bool) -> Backend:
         # A server that was away and does not say when it was started may be another one.
-        unsure = probe and backend.state is BackendState.DOWN and self._trail.process.started_at is None
+        unsure = probe and backend.state is BackendState.DOWN and not self._trail.says_start
         return replace(
             backend,
             process=self._trail.process,
@@ -94,7 +94,7 @@ class Watch:
         """The finding, where there is reason for one."""
         known = backend.supports(Capability.SINGLE_PROCESS)
         if self._trail.several and known is not Support.NO:
-            support, evidence = Support.NO, f"the URL answers as {self._trail.several}"
+            support, evidence = Support.NO, self._trail.several
         elif not self._trail.several and known is Support.NO:
             support, evidence = Support.YES, f"{CONSISTENT_LOOKS} looks in a row showed one process"
         else:

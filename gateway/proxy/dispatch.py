@@ -116,10 +116,8 @@ class Dispatcher:
 
     def _by_load(self, backends: tuple[Backend, ...]) -> deque[Backend]:
         up = [backend for backend in backends if backend.state is BackendState.UP]
-        names = [backend.name for backend in up]
-        return deque(
-            sorted(up, key=lambda b: (self._pool.in_flight(b.key), names.index(b.name), self._draw()))
-        )
+        order = {name: place for place, name in enumerate(dict.fromkeys(b.name for b in up))}
+        return deque(sorted(up, key=lambda b: (self._pool.in_flight(b.key), order[b.name], self._draw())))
 
     def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
         facts = exchange.request.facts

@@ -64,6 +64,7 @@ class Exchange:
             spelling=DIALECTS[backend.kind](self.request, decision),
         )
         self.access.backend = backend.name
+        self.access.instance = backend.instance
         self.access.rule = decision.rule
         self.access.mode = str(decision.mode)
         self.access.action = str(decision.action)

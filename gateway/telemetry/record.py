@@ -12,6 +12,7 @@ class AccessRecord:
     """One access-log line. Starts as the worst case; filled in as the request goes. Never prompt text.
 
     Attributes:
+        instance: Which of the backend's instances, by its URL or address; empty where it has but one.
         ending: `completed`, `client_left`, `backend_broke_off`, an error's code, or `aborted` when
             nothing better was learnt.
         first_byte_s: Seconds from arrival to the first body byte sent; None if none was.
@@ -29,6 +30,7 @@ class AccessRecord:
     mode: str = "off"
     action: str = "pass"
     backend: str = ""
+    instance: str = ""
     status: int = 0
     ending: str = "aborted"
     started_at: float = 0.0

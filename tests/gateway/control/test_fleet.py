@@ -152,6 +152,6 @@ async def test_a_backend_that_needs_attention_is_named_to_anybody_without_its_ad
     ready = await control.get("/readyz")
     assert ready["warnings"] == ["backend b needs attention: see `ace backends show b`"]
     shown = await control.get(f"{BACKENDS}/b")
-    assert "started at 1000.0" in shown["warnings"][0]
+    assert "00:16:40" in shown["warnings"][0]
     loop = next(executor for executor in shown["executors"] if executor["name"] == "gateway_loop")
     assert (loop["possible"], "register each server by its own URL" in loop["sentence"]) == (False, True)

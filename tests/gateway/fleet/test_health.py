@@ -190,7 +190,7 @@ async def test_a_look_shows_when_the_process_was_started_its_version_and_counter
 
 async def test_what_is_not_said_or_garbled_is_not_known(check: HttpHealthCheck) -> None:
     server = OpenAIServer(
-        metrics="process_start_time_seconds soon\n", version={"version": 3}, card={"created": "now"}
+        metrics="process_start_time_seconds soon\n", version={"version": 3}, card={"created": 1e300}
     )
     with served(server.app) as url:
         seen = await check(url, {})

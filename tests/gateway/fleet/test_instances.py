@@ -1,5 +1,6 @@
 """Several instances behind one name: each probed, looked at and counted alone."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from probes.model import Capability, Finding, Support
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet import declared
 from tests.fakes.probing import ALIVE, REFUSED, UP, ScriptedHealth, ScriptedProbe, examiner_of
+from tests.fakes.waiting import until
 
 ONE, TWO, THREE = (f"http://10.0.0.{n}:8000" for n in (1, 2, 3))
 NAME = "http://llama.pods.svc:8000"
@@ -29,6 +31,7 @@ class Fleet:
     def __init__(self, store: Store, clock: FakeClock | None = None) -> None:
         self.probe, self.health, self.clock = ScriptedProbe(), ScriptedHealth(), clock or FakeClock()
         self.addresses: Sequence[str] | str = ()
+        self.wait_for: asyncio.Event | None = None
         self.registry = Registry(
             store=store,
             examiner=examiner_of(self.probe, self.health, self.clock, self._discover),
@@ -37,6 +40,8 @@ class Fleet:
         )
 
     async def _discover(self, url: str) -> tuple[str, ...]:
+        if self.wait_for is not None:
+            await self.wait_for.wait()
         if isinstance(self.addresses, str):
             raise NotDiscovered(self.addresses)
         return tuple(self.addresses)
@@ -336,3 +341,30 @@ async def test_instances_are_judged_one_by_one(pair: Fleet) -> None:
     one, two = pair.registry.get("a").instances
     assert one.supports(Capability.SINGLE_PROCESS) is Support.NO
     assert two.supports(Capability.SINGLE_PROCESS) is Support.UNKNOWN
+
+
+async def test_a_server_that_was_away_and_shows_the_same_created_may_be_another(fleet: Fleet) -> None:
+    """Some servers give every model one constant."""
+    await fleet.registry.add(declared(name="a", url=ONE))
+    shown = replace(ALIVE, sighting=Sighting(created=1686935002.0))
+    fleet.health.answer = shown
+    await fleet.look(3)
+    fleet.health.answer = REFUSED
+    await fleet.look()
+    fleet.health.answer = shown
+    before = fleet.clock.now
+    await fleet.look()
+    assert fleet.the_one().process_since == before
+
+
+async def test_one_name_that_hangs_holds_up_no_other_backend(fleet: Fleet) -> None:
+    await fleet.registry.add(declared(name="b", url=ONE))
+    await named(fleet, "10.0.0.2")
+    resolved = asyncio.Event()
+    fleet.wait_for = resolved
+    looking = asyncio.create_task(fleet.registry.check_health_once())
+    fleet.health.asked.clear()
+    await until(lambda: [url for url, _ in fleet.health.asked] == [ONE])
+    resolved.set()
+    await looking
+    assert [url for url, _ in fleet.health.asked] == [ONE, NAME]
