@@ -113,7 +113,8 @@ class ProcessTrail:
     def _returned(self, seen: Process) -> str:
         self._earlier = {old: look for old, look in self._earlier.items() if self._is_recent(look)}
         if any(_is_again(seen, old) for old in self._earlier):
-            return f"the URL answers as one process ({self._latest}) and another ({seen}) in turns"
+            one, other = _told_apart_by(self._latest), _told_apart_by(seen)
+            return f"the URL answers as one process ({one}) and another ({other}) in turns"
         return ""
 
     def _gone_back(self, sighting: Sighting) -> str:
@@ -138,6 +139,11 @@ class ProcessTrail:
 
 def _is_again(seen: Process, old: Process) -> bool:
     return seen.started_at == old.started_at if seen.started_at is not None else seen == old
+
+
+def _told_apart_by(process: Process) -> Process:
+    """Its start alone where that is known: behind a balancer the version may be another process's word."""
+    return process if process.started_at is None else replace(process, version=None)
 
 
 def _joined(known: Process, seen: Process) -> Process:
