@@ -1,7 +1,13 @@
 """`ace serve --fleet` as a process: backends from a file, on real sockets."""
 
+import contextlib
 import re
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +91,59 @@ def test_a_bad_file_keeps_the_gateway_from_starting(tmp_path: Path) -> None:
     front = Front(tmp_path, "{name: pair, urls: }")
     with pytest.raises(AssertionError, match=r"fleet\.yaml:3: backend 'pair'"), front.part:
         pass
+
+
+SERVER = """
+import socket, sys, uvicorn
+from tests.fakes.openai_server import OpenAIServer
+config = uvicorn.Config(OpenAIServer().app, log_level="error")
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+"""
+
+
+@contextlib.contextmanager
+def server_process() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A model server in a process of its own, which may be killed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(number)], pass_fds=[number])
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        yield url, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_killing_an_instance_costs_no_request_that_another_could_serve(tmp_path: Path) -> None:
+    """A request that it had been given may have run, so that one alone is not tried elsewhere."""
+    with server_process() as (one, dying), server_process() as (two, _):
+        front = Front(tmp_path, f"{{name: pair, urls: ['{one}', '{two}'], kind: openai}}")
+        with front.part, httpx.Client(base_url=front.part.url, trust_env=False) as client:
+            until(lambda: front.states() == {"pair": "up"}, "the pair")
+            until(front.serves, "answers of every worker")
+            under_way = threading.Event()
+
+            def one_client(_: int) -> list[str]:
+                codes = []
+                for _turn in range(50):
+                    body = {"model": "m", "prompt": "one two", "max_tokens": 2}
+                    reply = client.post("/v1/completions", json=body)
+                    codes.append("ok" if reply.status_code == 200 else reply.json()["error"]["code"])
+                    under_way.set()
+                return codes
+
+            with ThreadPoolExecutor(4) as clients:
+                asked = clients.map(one_client, range(4))
+                under_way.wait(30)
+                dying.kill()
+                codes = [code for found in asked for code in found]
+            assert set(codes) <= {"ok", "backend_broke_off"}
+            assert codes.count("backend_broke_off") <= 4
+            until(
+                lambda: (
+                    [i["state"] for i in front.get("/admin/v1/backends/pair")["instances"]] == ["down", "up"]
+                ),
+                "the instance's end",
+            )
+            assert front.states() == {"pair": "up"}

@@ -53,6 +53,13 @@ async def test_a_decision_is_explained_for_every_backend_that_serves_the_model(c
     assert [other["backend"] for other in said["backends"]] == ["a", "b"]
 
 
+async def test_a_decision_is_explained_for_every_instance(control: ControlPlane) -> None:
+    urls = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
+    await control.registry.add(declared(name="a", urls=urls))
+    said = await explain(control, {"model": "m", "workload": "rag"})
+    assert [other["backend"] for other in said["backends"]] == [f"a@{url}" for url in urls]
+
+
 async def test_without_a_backend_the_rules_are_still_explained(control: ControlPlane) -> None:
     said = await explain(control, {"model": "nobody-serves-this", "workload": "code"})
     assert (said["backend"], said["backends"]) == (None, [])
