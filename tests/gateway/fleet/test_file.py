@@ -1,6 +1,7 @@
 """fleet.yaml: what it may say, and how it is followed."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.errors import FleetError
 from gateway.fleet.file import FleetHolder, fleet_from, fleet_schema, schema_text
 from gateway.fleet.model import Declaration, Discovery
+from gateway.fleet.processes import CONSISTENT_LOOKS
 from tests.fakes.clock import FakeClock
 from tests.fakes.waiting import until
 
@@ -236,3 +238,11 @@ async def test_a_config_maps_swap_is_followed(tmp_path: Path) -> None:
     (tmp_path / "..data_tmp").replace(tmp_path / "..data")
     await until(lambda: declared.sets == [["ts1"], ["ts2"]])
     following.cancel()
+
+
+def test_the_documented_example_is_a_fleet() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    declarations = fleet_from(example.encode(), "docs/fleet.md", at=0.0).declarations
+    assert names(declarations) == ["embedded", "llama-8b", "llama-70b"]
+    assert f"After {CONSISTENT_LOOKS} looks" in page
