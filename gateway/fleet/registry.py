@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gateway.errors import Conflict, GatewayError, NotFound, StoreError
+from gateway.errors import Conflict, GatewayError, NotFound, StoreError, TokenizerUnusable
 from gateway.fleet.declared import Difference, difference, why_refused_by_hand
 from gateway.fleet.discovery import NotDiscovered
 from gateway.fleet.examine import PROBE_TIME_LIMIT_S, Examiner
@@ -75,8 +75,8 @@ class Registry:
         return self._store_error or self._write_error
 
     def refused(self) -> tuple[str, ...]:
-        """Why the file's word on a backend is not taken; one sentence for each such backend."""
-        return self._declared.refused if self._declared else ()
+        """Why the file's word on a backend is not taken, or not all of it."""
+        return (*self._declared.refused, *self._declared.unusable) if self._declared else ()
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet as this process last saw it."""
@@ -161,9 +161,9 @@ class Registry:
 
         While the store is down they are in force in this process alone, and are stored once it is back.
         """
-        backends = (Registered(declaration=declaration, declared_by=source) for declaration in declarations)
+        backends = [Registered(declaration=declaration, declared_by=source) for declaration in declarations]
         resolved = await asyncio.gather(*(self._with_instances(backend) for backend in backends))
-        self._declared = _Declared(source, tuple(resolved))
+        self._declared = _Declared(source, tuple(resolved), await _unusable_tokenizers(source, backends))
         await self.sync_once()
 
     def would_change(self, declarations: Iterable[Declaration]) -> Difference:
@@ -501,15 +501,29 @@ class _Declared:
 
     Attributes:
         backends: As they are to be, with the instances of the moment they were declared.
+        unusable: Which of its tokenizers cannot be loaded; their backends serve without.
         pending: Whether the store has still to be told.
         refused: Why some of it is not in force.
     """
 
-    def __init__(self, source: str, backends: tuple[Registered, ...]) -> None:
+    def __init__(self, source: str, backends: tuple[Registered, ...], unusable: tuple[str, ...] = ()) -> None:
         self.source = source
         self.backends = backends
+        self.unusable = unusable
         self.pending = True
         self.refused: tuple[str, ...] = ()
+
+
+async def _unusable_tokenizers(source: str, backends: Iterable[Registered]) -> tuple[str, ...]:
+    """What is said of tokenizers that cannot be loaded. A server may be asked all the same."""
+    found = []
+    for backend in backends:
+        try:
+            await asyncio.to_thread(check_tokenizer, backend.declaration.tokenizer)
+        except TokenizerUnusable as error:
+            found.append(f"{source}: backend {backend.name!r}: {error}")
+            logger.warning("%s", found[-1])
+    return tuple(found)
 
 
 def _addresses(instances: Iterable[Backend]) -> tuple[str, ...]:

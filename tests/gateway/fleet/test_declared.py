@@ -88,6 +88,19 @@ async def test_a_changed_credential_is_a_reason_to_probe(
     assert len(fleet.probe.asked) == 2
 
 
+async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_the_backend_serves(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "nothing-here")
+    await fleet.declare(declared(name="a", url=A.urls[0], tokenizer=folder))
+    await fleet.registry.check_suspects_once()
+    assert fleet.registry.get("a").whole.state is BackendState.UP
+    (unusable,) = fleet.registry.refused()
+    assert unusable.startswith(f"{FILE}: backend 'a': The gateway finds no tokenizer file")
+    await fleet.declare(A)
+    assert fleet.registry.refused() == ()
+
+
 async def test_a_name_registered_by_hand_is_left_alone_and_named(fleet: Fleet) -> None:
     await fleet.registry.add(declared(name="a", url="http://10.0.0.9:8000"))
     await fleet.declare(A, B)
