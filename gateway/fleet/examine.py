@@ -48,7 +48,7 @@ class Probe(Protocol):
 
 
 class Examiner:
-    """Asks one instance. Whatever happens, the answer is a Health or a Backend, never an exception.
+    """Asks one instance. Whatever it does, the answer is a Health or a Backend, never an exception.
 
     Args:
         probe: Runs a probe suite.

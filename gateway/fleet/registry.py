@@ -506,7 +506,7 @@ class _Declared:
         refused: Why some of it is not in force.
     """
 
-    def __init__(self, source: str, backends: tuple[Registered, ...], unusable: tuple[str, ...] = ()) -> None:
+    def __init__(self, source: str, backends: tuple[Registered, ...], unusable: tuple[str, ...]) -> None:
         self.source = source
         self.backends = backends
         self.unusable = unusable
