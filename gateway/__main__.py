@@ -15,6 +15,7 @@ COMMANDS = {
     "draft-runner": ("gateway.cli.runner:draft_runner", "Run a draft runner: scores answers for shadow."),
     "embedded-backend": ("gateway.cli.runner:embedded_backend", "Serve a small real model."),
     "backends": ("gateway.cli.backends:backends", "Register, show, probe and remove model servers."),
+    "fleet": ("gateway.cli.fleet:fleet", "Check and try fleet files."),
     "keys": ("gateway.cli.keys:keys", "Make, list and revoke API keys."),
     "stages": ("gateway.cli.stages:stages", "Show the newest stage records."),
     "policy": ("gateway.cli.policy:policy", "Check, try, compare and roll back policies."),

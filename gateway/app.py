@@ -29,8 +29,10 @@ from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.multiplier import MultiplierBook
 from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
+from gateway.fleet.discovery import NameDiscovery
 from gateway.fleet.engine_watch import EngineWatch
 from gateway.fleet.examine import Examiner
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.health import HttpHealthCheck, checked_session
 from gateway.fleet.load import Load
 from gateway.fleet.pairing import Pairings
@@ -154,11 +156,15 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             examiner=Examiner(
                 probe=probe,
                 check_health=HttpHealthCheck(health_session),
-                transport=lambda: CheckedTransport(resolver),
+                discover=NameDiscovery(CheckedResolver(resolver)),
+                transport=lambda address: CheckedTransport(resolver, address),
                 clock=time.time,
             ),
             clock=time.time,
             owner=owner,
+        )
+        fleet = FleetHolder(
+            settings.fleet_path, declare=registry.declare, refused=registry.refused, clock=time.time
         )
         keys = KeyRing(store=store, clock=time.time, anonymous_allowed=settings.loopback)
         runners = Runners(store=store, clock=time.time)
@@ -169,6 +175,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             fleet=registry.snapshot,
             policy=policy,
             kills=lambda: len(overlays.current.kills(time.time())),
+            fleet_file=fleet,
             multiprocess_dir=Path(counters) if counters else None,
         )
         logs = closing.enter_context(
@@ -290,7 +297,13 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             retries=RetryBudget(),
         )
         readiness = Readiness(
-            store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=drain
+            store=store,
+            registry=registry,
+            keys=keys,
+            policy=policy,
+            fleet=fleet,
+            overlays=overlays,
+            drain=drain,
         )
         operation = operation_routes(readiness, metrics.exposition)
         control = create_control_app(
@@ -301,6 +314,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             runner_gate=RunnerGate(runner_token),
             policy=policy,
             overlays=overlays,
+            fleet=fleet,
             calibrations=calibrations,
             standings=standings,
             operation=None if split else operation,
@@ -324,6 +338,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
         )
 
         await _first_look(store, keys, registry, runners, overlays)
+        await fleet.declare_once()
         if isinstance(policy, StoredPolicy):
             await policy.sync_once()
         await closing.enter_async_context(
@@ -336,6 +351,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
                     "calibrations": calibrations.run,
                     "calibration": calibrations.run_meter,
                     "predictions": worths.run,
+                    "fleet": lambda: fleet.run(_POLICY_POLL_S),
                     "policy": lambda: policy.run(_POLICY_POLL_S),
                     "policy history": lambda: history.run(_POLICY_POLL_S),
                     "store writer": writer.run,

@@ -27,6 +27,7 @@ GatewayError
 └── ConfigError                     found at start or reload, shown to the operator
     ├── SettingsError
     ├── PolicyError
+    ├── FleetError             400  the fleet file
     └── TokenizerUnusable  400  the files named for a backend's tokenizer
 
 Foreign exceptions become one of these where they enter our code.
@@ -267,6 +268,12 @@ class PolicyError(ConfigError):
     """A policy that cannot be loaded. `str()` is one complaint per line, each `file:line: ...`."""
 
     status, code = 400, "policy_invalid"
+
+
+class FleetError(ConfigError):
+    """A fleet file that cannot be loaded. `str()` is one complaint per line, each `file:line: ...`."""
+
+    status, code = 400, "fleet_invalid"
 
 
 class TokenizerUnusable(ConfigError):

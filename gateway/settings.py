@@ -24,6 +24,7 @@ class Settings:
         host: Address to listen on. Other than loopback needs keys or an admin token.
         data_dir: Holds the store, `runner.token` and counters; made when absent.
         policy_path: The policy file; None means everything is off.
+        fleet_path: The fleet file, which declares backends; None means they are registered by hand alone.
         workers: Processes that serve.
         store_url: SQLAlchemy URL; empty means SQLite in `data_dir`.
         admin_token: Operator's token; None means one is made at first start.
@@ -45,6 +46,7 @@ class Settings:
     port: int = 8080
     data_dir: Path
     policy_path: Path | None = None
+    fleet_path: Path | None = None
     workers: int = 1
     store_url: str = field(default="", repr=False)
     admin_token: str | None = field(default=None, repr=False)
@@ -173,6 +175,7 @@ ALLOWED: Mapping[str, _Allowed] = {
     "port": _number(int, 0, 65_535),
     "data_dir": _PATH,
     "policy_path": _PATH,
+    "fleet_path": _PATH,
     "workers": _number(int, 1, 64),
     "store_url": _Allowed("a SQLAlchemy URL such as postgresql://...", _text(r"\S+://\S*"), secret=True),
     "admin_token": _TOKEN,

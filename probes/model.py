@@ -24,6 +24,8 @@ class Capability(StrEnum):
     INDEPENDENT_DRAWS = "independent_draws"
     NEUTRAL_DEFAULTS = "neutral_defaults"
     LOAD_GAUGE = "load_gauge"
+    SINGLE_PROCESS = "single_process"
+    """Learnt from many looks at one URL, not by asking once; no suite has a question for it."""
 
 
 class Support(StrEnum):

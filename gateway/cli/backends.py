@@ -29,7 +29,8 @@ def backends() -> None:
 
 @backends.command()
 @click.argument("name")
-@click.argument("url")
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option("--dns", is_flag=True, help="Every address that the URL's name resolves to is an instance.")
 @click.option("--kind", type=click.Choice(KINDS), default="auto", show_default=True, help="Its software.")
 @click.option(
     "--credential",
@@ -46,15 +47,21 @@ def backends() -> None:
 def add(
     client: GatewayClient,
     name: str,
-    url: str,
+    urls: tuple[str, ...],
+    dns: bool,
     kind: str,
     credential: str | None,
     tokenizer: str | None,
     as_json: bool,
 ) -> None:
-    """Register the server at URL as NAME and probe it. One that is down is saved as well."""
-    optional = {"credential": credential, "tokenizer": tokenizer}
-    body = {"name": name, "url": url, "kind": kind} | {key: value for key, value in optional.items() if value}
+    """Register the server at URL as NAME and probe it. One that is down is saved as well.
+
+    Give the URL of each of several servers that serve the same, or a headless name with --dns: each is an
+    instance, which is probed and looked at by itself.
+    """
+    optional = {"credential": credential, "tokenizer": tokenizer, "discovery": "dns" if dns else None}
+    where = {"url": urls[0]} if len(urls) == 1 else {"urls": urls}
+    body = {"name": name, **where, "kind": kind} | {key: value for key, value in optional.items() if value}
     _show(client.post(_ROUTE, body), as_json)
 
 
@@ -73,10 +80,11 @@ def list_(client: GatewayClient, as_json: bool) -> None:
     print_table(
         ("name", "state", "kind", "url", "models", "reason"),
         (
-            (b["name"], b["state"], b["kind"], b["url"], b["models"], b["state_reason"])
+            (b["name"], _state(b), b["kind"], b["urls"], b["models"], b["state_reason"])
             for b in answer["backends"]
         ),
     )
+    _show_warnings(answer["backends"])
 
 
 @backends.command()
@@ -130,23 +138,68 @@ def _show(backend: dict[str, Any], as_json: bool) -> None:
     reason = f": {backend['state_reason']}" if backend["state_reason"] else ""
     probed_at = backend["probed_at"]
     probed = datetime.fromtimestamp(probed_at, UTC).isoformat(timespec="seconds") if probed_at else "never"
+    every = "every address of " if backend["discovery"] == "dns" else ""
     facts = {
-        "backend": f"{backend['name']} at {backend['url']}",
-        "state": backend["state"] + reason,
+        "backend": f"{backend['name']} at {every}{', '.join(backend['urls'])}",
+        "state": _state(backend) + reason,
         "kind": f"{backend['kind']} (declared: {backend['declared_kind']})",
         "models": ", ".join(backend["models"]) or "-",
         "credential": backend["credential"] or "-",
         "tokenizer": backend["tokenizer"] or "-",
+        "declared by": backend["declared_by"] or "hand",
         "probed": probed,
     }
     for name, value in facts.items():
-        click.echo(printable(f"{name + ':':<12}{value}"))
+        click.echo(printable(f"{name + ':':<13}{value}"))
     click.echo()
     print_table(
         ("capability", "support", "value", "evidence"),
         ((f["capability"], f["support"], f["value"], f["evidence"]) for f in backend["findings"]),
     )
     click.echo()
+    _show_instances(backend)
     for executor in backend["executors"]:
         possible = "possible" if executor["possible"] else "not possible"
         click.echo(printable(f"{executor['name']}: {possible}. {executor['sentence']}"))
+    _show_warnings([backend])
+
+
+def _state(backend: dict[str, Any]) -> str:
+    """Up or down, and how many of several instances are up."""
+    instances = backend["instances"]
+    if len(instances) < 2:
+        return str(backend["state"])
+    up = sum(instance["state"] == "up" for instance in instances)
+    return f"{backend['state']} ({up} of {len(instances)})"
+
+
+def _show_instances(backend: dict[str, Any]) -> None:
+    if len(backend["instances"]) < 2 and backend["discovery"] == "none":
+        return
+    differing = backend["differing"]
+    print_table(
+        ("instance", "state", "version", "models", *differing, "reason"),
+        (
+            (
+                instance["instance"],
+                instance["state"],
+                instance["version"],
+                instance["models"],
+                *(_support(instance, capability) for capability in differing),
+                instance["state_reason"],
+            )
+            for instance in backend["instances"]
+        ),
+    )
+    click.echo()
+
+
+def _support(instance: dict[str, Any], capability: str) -> str:
+    answers = {finding["capability"]: str(finding["support"]) for finding in instance["findings"]}
+    return answers.get(capability, "unknown")
+
+
+def _show_warnings(backends: list[dict[str, Any]]) -> None:
+    for backend in backends:
+        for warning in backend["warnings"]:
+            click.echo(printable(f"warning: {warning}"))

@@ -36,6 +36,7 @@ _DEAF_CLIENT_S = 2
 @click.option("--port", help="Port to listen on; 0 takes a free one. [default: 8080]")
 @click.option("--data", "data_dir", type=_PATH, metavar="DIR", help="Where the store and tokens are kept.")
 @click.option("--policy", "policy_path", type=_PATH, metavar="FILE", help="Policy; without one all is off.")
+@click.option("--fleet", "fleet_path", type=_PATH, metavar="FILE", help="Backends, declared by a file.")
 @click.option("--workers", help="Processes that serve. [default: 1]")
 def serve(**flags: object) -> None:
     """Run the gateway. Every flag has a variable ACE_*, and some settings have only that."""
@@ -43,7 +44,7 @@ def serve(**flags: object) -> None:
 
     settings = Settings.load(os.environ, **flags)
     _check_ports(settings)
-    _check_policy(settings)
+    _check_files(settings)
     with ExitStack() as sockets:
         listener = sockets.enter_context(bound_socket(settings.host, settings.port))
         operations = None
@@ -152,11 +153,15 @@ def _check_ports(settings: Settings) -> None:
         )
 
 
-def _check_policy(settings: Settings) -> None:
+def _check_files(settings: Settings) -> None:
     if settings.policy_path is not None and settings.policy_source == "file":
         from gateway.policy.load import load_policy
 
         load_policy(settings.policy_path)
+    if settings.fleet_path is not None:
+        from gateway.fleet.file import load_fleet
+
+        load_fleet(settings.fleet_path)
 
 
 def _needs_auth(settings: Settings) -> str:
@@ -178,6 +183,7 @@ def _greeting(settings: Settings, admin_token: str | None) -> str:
         "data": settings.data_dir,
         "policy": _policy_line(settings),
         "kill file": settings.kill_path,
+        "fleet": settings.fleet_path or "no file; register backends with `ace backends add`",
     }
     greeting = f"ACE gateway {__version__}\n" + "".join(f"  {f'{k}:':<12}{v}\n" for k, v in lines.items())
     if admin_token:

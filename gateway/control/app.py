@@ -10,6 +10,7 @@ import gateway
 from gateway.control.access import admins_only, runners_only
 from gateway.control.backends import backend_routes
 from gateway.control.errors import answer_errors
+from gateway.control.fleet import fleet_routes
 from gateway.control.installation import Installation, installation_routes
 from gateway.control.keys import key_routes
 from gateway.control.overlays import overlay_routes
@@ -18,6 +19,7 @@ from gateway.control.runners import runner_routes
 from gateway.control.stages import stage_routes
 from gateway.evidence.calibrations import Calibrations
 from gateway.evidence.standings import Standings
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
 from gateway.keys import KeyRing, RunnerGate
@@ -34,6 +36,7 @@ def create_control_app(
     runner_gate: RunnerGate,
     policy: PolicyInForce,
     overlays: OverlayBoard,
+    fleet: FleetHolder,
     calibrations: Calibrations,
     standings: Standings,
     operation: APIRouter | None,
@@ -52,6 +55,7 @@ def create_control_app(
         runner_gate: Judges the runner token.
         policy: The policy in force.
         overlays: What operators have taken away.
+        fleet: Follows the fleet file.
         calibrations: What a step of the gateway's loop costs.
         standings: What decisions look at besides findings.
         operation: The operation routes; None where they have a port of their own.
@@ -71,6 +75,7 @@ def create_control_app(
     if operation is not None:
         app.include_router(operation)
     app.include_router(backend_routes(registry, calibrations, admins))
+    app.include_router(fleet_routes(registry, fleet, admins))
     app.include_router(
         policy_routes(policy, store.policies, registry.snapshot, standings.of_next, clock, admins)
     )

@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from fastapi.params import Depends as Dependency
 
-from gateway.control.requests import NewBackend, json_body, takes_body
+from gateway.control.requests import json_body, takes_body
 from gateway.control.views import BackendsView, BackendView
 from gateway.evidence.calibrations import Calibrations
-from gateway.fleet.model import Backend
+from gateway.fleet.declared import NewBackend, declaration_of
+from gateway.fleet.model import Registered
 from gateway.fleet.registry import Registry
 
 NewBackendBody = Annotated[NewBackend, Depends(json_body(NewBackend))]
@@ -20,26 +21,19 @@ def backend_routes(registry: Registry, calibrations: Calibrations, guards: list[
     """Register, show, probe, calibrate and remove backends."""
     routes = APIRouter(prefix="/admin/v1/backends", tags=["backends"], dependencies=guards)
 
-    def shown(backend: Backend) -> BackendView:
+    def shown(backend: Registered) -> BackendView:
         return BackendView.of(backend, calibrations.of(backend.name))
 
     @routes.get("")
     async def list_backends() -> BackendsView:
         """Every registered backend, as probes last saw it."""
         await registry.sync_once()
-        return BackendsView(backends=[shown(b) for b in registry.snapshot().backends])
+        return BackendsView(backends=[shown(backend) for backend in registry.all()])
 
     @routes.post("", status_code=201, openapi_extra=takes_body(NewBackend))
     async def add_backend(body: NewBackendBody) -> BackendView:
         """Register a backend and probe it. One that cannot be used is kept too, as down."""
-        added = await registry.add(
-            name=body.name,
-            url=body.url,
-            kind=body.kind,
-            credential=body.credential,
-            tokenizer=body.tokenizer,
-        )
-        return shown(added)
+        return shown(await registry.add(declaration_of(body)))
 
     @routes.get("/{name}")
     async def show_backend(name: str) -> BackendView:

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from gateway.control.policy import PolicyInForce
 from gateway.control.views import ReadyView
 from gateway.drain import Drain
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.policy.board import OverlayBoard
@@ -27,6 +28,7 @@ class Readiness:
     policy: PolicyInForce
     overlays: OverlayBoard
     drain: Drain
+    fleet: FleetHolder
 
     def reasons(self) -> Iterator[str]:
         """What is still missing, or that the end is near. A store that goes down later takes nothing away."""
@@ -49,6 +51,12 @@ class Readiness:
             yield "the overlays have not been read from the store yet, so nothing is speculated or replayed"
         if self.overlays.switch.error:
             yield f"kill switch: {self.overlays.switch.error}"
+        if self.fleet.error:
+            yield self.fleet.error
+        for backend in self.registry.all():
+            # Anybody may ask this, so where it is connected to is left out.
+            if any(backend.warnings()):
+                yield f"backend {backend.name} needs attention: see `ace backends show {backend.name}`"
 
     def view(self) -> ReadyView:
         """Both, as they are shown."""

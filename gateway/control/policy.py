@@ -85,7 +85,7 @@ def policy_routes(
     holder: PolicyInForce,
     revisions: PolicyRows,
     fleet: Callable[[], FleetSnapshot],
-    standing_of: Callable[[str, str], Standing],
+    standing_of: Callable[[Backend, str], Standing],
     clock: Callable[[], float],
     guards: list[Dependency],
 ) -> APIRouter:
@@ -156,7 +156,7 @@ def policy_routes(
         facts = facts_from(await json_of(request))
         policy, at = holder.current.policy, clock()
         backends = fleet().serving(facts.model)
-        explained = [_explained(policy, facts, b, at, standing_of(b.name, facts.model)) for b in backends]
+        explained = [_explained(policy, facts, b, at, standing_of(b, facts.model)) for b in backends]
         # Without a backend the rules still match; what depends on findings then finds none.
         first = explained[0] if explained else _explained(policy, facts, None, at, NOTHING_KNOWN)
         return ExplainedView(**first.model_dump(), backends=explained)
@@ -194,4 +194,4 @@ def _explained(
 ) -> ExplanationView:
     asked = backend or Backend(name="none, as no backend serves the model", url="")
     said: dict[str, Any] = as_json(decide(policy, facts, asked, at, standing))
-    return ExplanationView(backend=backend.name if backend else None, **said)
+    return ExplanationView(backend=backend.key if backend else None, **said)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from gateway.errors import MalformedRequest, RequestError
@@ -48,17 +48,6 @@ class BodyBeyondLimit(RequestError):
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class NewBackend(_Strict):
-    """A backend to register."""
-
-    name: str
-    url: str = Field(max_length=2000)
-    kind: Literal["auto", "openai", "embedded", "vllm", "sglang"] = "auto"
-    # Any type is let through to where it is judged: a refusal here would repeat it, and it may be a key.
-    credential: Annotated[object, WithJsonSchema({"type": ["string", "null"]})] = None
-    tokenizer: str | None = Field(default=None, max_length=1000)
 
 
 class NewKey(_Strict):

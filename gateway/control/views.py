@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from gateway.evidence.loop_costs import Calibration
+from gateway.fleet.declared import Difference, why_refused_by_hand
 from gateway.fleet.executors import executors_of
-from gateway.fleet.model import Backend
+from gateway.fleet.model import Backend, Registered
 from gateway.policy.kill_switch import KillSwitch
 from gateway.policy.load import PolicySource
 from gateway.policy.overlays import Overlay
@@ -41,6 +42,7 @@ class CalibrationView(BaseModel):
     strategy: str
     drafter: str
     band: str
+    instance: str
     measured_at: float
     expires_at: float
     context_tokens: int
@@ -57,6 +59,7 @@ class CalibrationView(BaseModel):
             strategy=key.strategy,
             drafter=key.drafter,
             band=key.band,
+            instance=key.instance,
             measured_at=calibration.measured_at,
             expires_at=calibration.expires_at,
             context_tokens=calibration.context_tokens,
@@ -66,11 +69,69 @@ class CalibrationView(BaseModel):
         )
 
 
+class InstanceView(BaseModel):
+    """One of a backend's instances.
+
+    Attributes:
+        instance: Its URL or address; empty where the backend has but one URL.
+        started_at: Unix time at which its process says it was started.
+    """
+
+    instance: str
+    url: str
+    kind: str
+    state: Literal["up", "down"]
+    state_reason: str
+    models: list[str]
+    findings: list[FindingView]
+    probed_at: float | None
+    started_at: float | None
+    version: str | None
+
+    @classmethod
+    def of(cls, instance: Backend) -> InstanceView:
+        """How `instance` is shown."""
+        return cls(
+            instance=instance.instance,
+            url=instance.url,
+            kind=instance.kind.value,
+            state=instance.state.value,
+            state_reason=instance.state_reason,
+            models=list(instance.models),
+            findings=_findings(instance),
+            probed_at=instance.probed_at,
+            started_at=instance.process.started_at,
+            version=instance.process.version,
+        )
+
+
+def _findings(backend: Backend) -> list[FindingView]:
+    return [
+        FindingView(
+            capability=finding.capability,
+            support=finding.support.value,
+            evidence=finding.evidence,
+            value=finding.value,
+        )
+        for finding in backend.findings.values()
+    ]
+
+
 class BackendView(BaseModel):
-    """A registered backend."""
+    """A registered backend. State, models and findings are those of all its instances together.
+
+    Attributes:
+        url: The first of `urls`.
+        declared_by: The file that declares it; null for one registered by hand.
+        differing: Findings that its instances do not agree on.
+        warnings: What is wrong with it while it serves.
+    """
 
     name: str
     url: str
+    urls: list[str]
+    discovery: Literal["none", "dns"]
+    declared_by: str | None
     declared_kind: str
     kind: str
     state: Literal["up", "down"]
@@ -82,13 +143,20 @@ class BackendView(BaseModel):
     executors: list[ExecutorView]
     calibrations: list[CalibrationView]
     probed_at: float | None
+    instances: list[InstanceView]
+    differing: list[str]
+    warnings: list[str]
 
     @classmethod
-    def of(cls, backend: Backend, calibrations: Sequence[Calibration]) -> BackendView:
-        """How `backend` is shown, and what was measured on it; its credential as the reference that it is."""
+    def of(cls, registered: Registered, calibrations: Sequence[Calibration]) -> BackendView:
+        """How a backend is shown, and what was measured on it; its credential as the reference that it is."""
+        backend = registered.whole
         return cls(
             name=backend.name,
             url=backend.url,
+            urls=list(registered.declaration.urls),
+            discovery=registered.declaration.discovery.value,
+            declared_by=registered.declared_by,
             declared_kind=backend.declared_kind,
             kind=backend.kind.value,
             state=backend.state.value,
@@ -96,21 +164,16 @@ class BackendView(BaseModel):
             credential=backend.credential,
             tokenizer=backend.tokenizer,
             models=list(backend.models),
-            findings=[
-                FindingView(
-                    capability=finding.capability,
-                    support=finding.support.value,
-                    evidence=finding.evidence,
-                    value=finding.value,
-                )
-                for finding in backend.findings.values()
-            ],
+            findings=_findings(backend),
             executors=[
                 ExecutorView(name=verdict.name, possible=verdict.possible, sentence=verdict.sentence)
                 for verdict in executors_of(backend, calibrations)
             ],
             calibrations=[CalibrationView.of(calibration) for calibration in calibrations],
             probed_at=backend.probed_at,
+            instances=[InstanceView.of(instance) for instance in registered.instances],
+            differing=[str(capability) for capability in registered.differing],
+            warnings=list(registered.warnings()),
         )
 
 
@@ -118,6 +181,52 @@ class BackendsView(BaseModel):
     """All registered backends."""
 
     backends: list[BackendView]
+
+
+class FleetFileView(BaseModel):
+    """The fleet file in force.
+
+    Attributes:
+        path: Null without a file.
+        error: Why what the file holds now is not in force, or not all of it.
+        backends: Names of those that it declares.
+    """
+
+    path: str | None
+    revision: str | None
+    loaded_at: float | None
+    error: str | None
+    backends: list[str]
+
+
+class ChangeView(BaseModel):
+    """A backend that would be declared otherwise: field names to the old and the new value."""
+
+    name: str
+    fields: dict[str, tuple[Any, Any]]
+
+
+class FleetDifferenceView(BaseModel):
+    """What a fleet file would change.
+
+    Attributes:
+        refused: One sentence for each backend that would stay as it was registered by hand.
+    """
+
+    added: list[str]
+    changed: list[ChangeView]
+    removed: list[str]
+    refused: list[str]
+
+    @classmethod
+    def of(cls, wanted: Difference) -> FleetDifferenceView:
+        """How a difference is shown."""
+        return cls(
+            added=[declaration.name for declaration in wanted.added],
+            changed=[ChangeView(name=change.name, fields=dict(change.fields)) for change in wanted.changed],
+            removed=list(wanted.removed),
+            refused=[why_refused_by_hand(name) for name in wanted.refused],
+        )
 
 
 class KeyView(BaseModel):

@@ -104,7 +104,7 @@ class CostMeter:
         """
         try:
             # What the engine's gauge shows of our own calls is no load.
-            with self._load.beside(backend.name, MOST_DRAFTS + 1):
+            with self._load.beside(backend.key, MOST_DRAFTS + 1):
                 return await self._measured(backend, keys)
         except BackendError as error:
             raise CalibrationFailed(backend.name, str(error).rstrip(".")) from error
@@ -252,12 +252,12 @@ class CostMeter:
                 raise CalibrationFailed(
                     key.backend,
                     f"the load was not {key.band} for {PATIENCE_S:g} s, but "
-                    f"{load_band(self._load.running(key.backend) + 1)}",
+                    f"{load_band(self._load.running(key.place) + 1)}",
                 )
             await asyncio.sleep(_LOOK_S)
 
     def _is_at(self, key: CostKey) -> bool:
-        return load_band(self._load.running(key.backend) + 1) == key.band
+        return load_band(self._load.running(key.place) + 1) == key.band
 
 
 def _count_ids(data: bytes) -> int:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from gateway.errors import CalibrationFailed, Conflict, GatewayError, StoreError
 from gateway.evidence.loop_costs import Calibration, CostKey, costs_in_words, load_band
-from gateway.fleet.executors import executors_of
+from gateway.fleet.executors import ExecutorVerdict, executors_of
 from gateway.fleet.load import Load
-from gateway.fleet.model import Backend
+from gateway.fleet.model import Backend, Registered
 from gateway.fleet.registry import Registry
 from gateway.loop.executor import NAME as GATEWAY_LOOP
 from gateway.policy.ways import ways_of
@@ -74,7 +74,7 @@ class Calibrations:
         self._clock = clock
         self._known: Mapping[CostKey, Calibration] = {}
         self._wanted: dict[CostKey, None] = {}
-        self._not_before: dict[CostKey, float] = {}
+        self._tried_at: dict[CostKey, float] = {}
         self._arrived = asyncio.Event()
         # What is known and the store change together, or a slow reader would bring back what has gone.
         self._exchange = asyncio.Lock()
@@ -86,10 +86,15 @@ class Calibrations:
         return self._known
 
     def of(self, backend: str) -> tuple[Calibration, ...]:
-        """Those of one backend that count now."""
+        """Those of one backend that count now: not too old, and of the server processes that run now."""
         now = self._clock()
+        since = {instance.key: instance.process_since for instance in self._registry.snapshot().backends}
         return tuple(
-            found for key, found in self._known.items() if key.backend == backend and now < found.expires_at
+            found
+            for key, found in self._known.items()
+            if key.backend == backend
+            and since.get(key.place, 0.0) <= found.measured_at
+            and now < found.expires_at
         )
 
     def want(self, backend: Backend, model: str, drafter: str, running: int) -> None:
@@ -103,44 +108,60 @@ class Calibrations:
             strategy=way.strategy,
             drafter=drafter,
             band=load_band(running),
+            instance=backend.instance,
         )
-        if self._clock() >= self._not_before.get(key, 0.0):
+        tried_at = self._tried_at.get(key, -COOL_DOWN_S)
+        if self._clock() >= tried_at + COOL_DOWN_S or tried_at < backend.process_since:
             self._wanted[key] = None
             self._arrived.set()
 
-    async def calibrate(self, name: str) -> Backend:
-        """Measure a backend now, at the load that it has: every model of its with every drafter announced.
+    async def calibrate(self, name: str) -> Registered:
+        """Measure a backend now, each instance at the load that it has.
+
+        That is every model of its with every drafter announced.
 
         Raises:
             NotFound: None has that name.
             Conflict: The loop cannot drive it, or there is no draft runner.
             CalibrationFailed: It could not be measured.
         """
-        backend = self._registry.get(name)
-        verdict = next(found for found in executors_of(backend) if found.name == GATEWAY_LOOP)
-        if not verdict.possible:
-            raise Conflict(f"There is nothing to calibrate on {name!r}: {verdict.sentence}")
+        registered = self._registry.get(name)
+        fit = [instance for instance in registered.instances if _loop_on(instance).possible]
+        if not fit:
+            sentence = _loop_on(registered.whole).sentence
+            raise Conflict(f"There is nothing to calibrate on {name!r}: {sentence}")
         drafters = sorted({drafter for runner in self._runners() for drafter in runner.drafters})
         if not drafters:
             raise Conflict("No draft runner has joined. Start one with `ace draft-runner`, then try again.")
-        way = next(way for way in ways_of(GATEWAY_LOOP) if way.missing(backend) is None)
-        band = load_band(self._load.running(name) + 1)
-        for model in backend.models:
+        for instance in fit:
+            await self._calibrate(instance, drafters)
+        return registered
+
+    async def _calibrate(self, instance: Backend, drafters: Sequence[str]) -> None:
+        way = next(way for way in ways_of(GATEWAY_LOOP) if way.missing(instance) is None)
+        band = load_band(self._load.running(instance.key) + 1)
+        for model in instance.models:
             keys = [
-                CostKey(backend=name, model=model, strategy=way.strategy or "", drafter=drafter, band=band)
+                CostKey(
+                    backend=instance.name,
+                    model=model,
+                    strategy=way.strategy or "",
+                    drafter=drafter,
+                    band=band,
+                    instance=instance.instance,
+                )
                 for drafter in drafters
             ]
-            await self._measure(backend, keys)
-        return backend
+            await self._measure(instance, keys)
 
     async def measure_wanted_once(self) -> None:
         """Measure what is wanted. What fails is logged, and not tried again before the cool-down is over."""
         self._arrived.clear()
         wanted, self._wanted = self._wanted, {}
         for key in wanted:
-            self._not_before[key] = self._clock() + COOL_DOWN_S
+            self._tried_at[key] = self._clock()
             try:
-                await self._measure(self._registry.get(key.backend), [key])
+                await self._measure(self._registry.instance(key.place), [key])
             except GatewayError as error:
                 logger.warning("Requests go on without gateway_loop: %s", error)
 
@@ -180,4 +201,8 @@ class Calibrations:
             why = f"what was measured cannot be kept ({str(error).rstrip('.')})"
             raise CalibrationFailed(key.backend, why) from error
         costs = costs_in_words(calibration)
-        logger.info("calibrated backend %s, model %s: %s", key.backend, key.model, costs)
+        logger.info("calibrated backend %s, model %s: %s", key.place, key.model, costs)
+
+
+def _loop_on(instance: Backend) -> ExecutorVerdict:
+    return next(found for found in executors_of(instance) if found.name == GATEWAY_LOOP)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from gateway.fleet.model import Backend
 from gateway.policy.blocks import Block
 from probes.load_gauge import EngineLoad
 
@@ -59,24 +60,24 @@ class BlockTally:
     def __init__(self) -> None:
         self._engines: dict[str, _Engine] = {}
 
-    def see(self, backend: str, look: Look, lengths: AbstractSet[float]) -> list[EngineBlock]:
+    def see(self, backend: Backend, look: Look, lengths: AbstractSet[float]) -> list[EngineBlock]:
         """Take a look into account; returns the blocks that have ended since the one before.
 
         Args:
-            backend: Whose engine.
+            backend: Whose engine, at one of its instances.
             look: Later than every one before.
             lengths: Lengths of the blocks that are to be added up, in seconds.
         """
-        engine = self._engines.setdefault(backend, _Engine())
+        engine = self._engines.setdefault(backend.key, _Engine())
         before, engine.latest = engine.latest, look
         if before is not None and (grown := _between(before, look)):
             for seconds in lengths:
                 _add(engine, Block(before.at // seconds * seconds, seconds), look.at, grown)
-        return [_closed(backend, engine, block) for block in _ended(engine, look.at)]
+        return [_closed(backend.name, engine, block) for block in _ended(engine, look.at)]
 
-    def forget_others(self, backends: AbstractSet[str]) -> None:
-        """Forget every engine that is not among these."""
-        for gone in self._engines.keys() - backends:
+    def forget_others(self, instances: AbstractSet[str]) -> None:
+        """Forget every engine that is not among these, by its key."""
+        for gone in self._engines.keys() - instances:
             del self._engines[gone]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.evidence.predict import best_multiplier
+from gateway.fleet.model import instance_key
 
 MOST_DRAFTS = 8
 """Longest draft whose verification is timed; a larger K has no prediction."""
@@ -29,6 +30,7 @@ class CostKey:
     Attributes:
         strategy: How the target is made to verify.
         band: As `load_band` names it.
+        instance: Of the backend; empty where it has but one.
     """
 
     backend: str
@@ -36,6 +38,12 @@ class CostKey:
     strategy: str
     drafter: str
     band: str
+    instance: str = ""
+
+    @property
+    def place(self) -> str:
+        """The instance's key."""
+        return instance_key(self.backend, self.instance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

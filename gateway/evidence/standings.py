@@ -48,15 +48,15 @@ class Standings:
         self._pairing = pairing
         self._overlays = overlays
 
-    def at(self, backend: str, model: str, running: int) -> Standing:
-        """As things are now, for a request for `model` that is one of `running` at `backend`."""
+    def at(self, backend: Backend, model: str, running: int) -> Standing:
+        """As things are now, for a request for `model` that is one of `running` at `backend`'s instance."""
         return Standing(
             running=running,
-            load_source=self._load.source(backend),
+            load_source=self._load.source(backend.key),
             drafters=frozenset(drafter for runner in self._runners() for drafter in runner.drafters),
             costs=self._calibrations.known(),
             worths=self._worths.known(),
-            pairing=self._pairing(backend, model) if self._draft_model_is_asked_for() else None,
+            pairing=self._pairing(backend.name, model) if self._draft_model_is_asked_for() else None,
             overlays=self._overlays(),
         )
 
@@ -64,17 +64,17 @@ class Standings:
         """A request was bypassed because nobody has measured what a step costs there, at that load."""
         self._calibrations.want(backend, model, drafter, running)
 
-    def of_next(self, backend: str, model: str) -> Standing:
+    def of_next(self, backend: Backend, model: str) -> Standing:
         """As things are now, for a request for `model` that would come to `backend`."""
-        return self.at(backend, model, self._load.running(backend) + 1)
+        return self.at(backend, model, self._load.running(backend.key) + 1)
 
-    def plain_seconds(self, backend: str, model: str) -> float | None:
+    def plain_seconds(self, backend: Backend, model: str) -> float | None:
         """Seconds of a token of plain decoding at the load of now; None while nobody has measured it."""
-        band = load_band(self._load.running(backend))
+        there = (backend.key, model, load_band(self._load.running(backend.key)))
         found = [
             calibration
-            for calibration in self._calibrations.of(backend)
-            if (calibration.key.model, calibration.key.band) == (model, band)
+            for calibration in self._calibrations.of(backend.name)
+            if (calibration.key.place, calibration.key.model, calibration.key.band) == there
         ]
         latest = max(found, key=lambda calibration: calibration.measured_at, default=None)
         return latest.plain_seconds if latest else None

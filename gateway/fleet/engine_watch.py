@@ -14,6 +14,7 @@ import aiohttp
 from gateway.errors import CredentialMissing
 from gateway.evidence.engine_blocks import BlockTally, EngineBlock, Look
 from gateway.fleet.credentials import auth_headers
+from gateway.fleet.destination import destination_of
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend, BackendState, FleetSnapshot
 from probes.load_gauge import PATH, read_load
@@ -66,29 +67,32 @@ class EngineWatch:
     async def look_once(self) -> None:
         """One look at every engine that is up and has a gauge."""
         engines = [backend for backend in self._fleet().backends if _has_gauge(backend)]
-        self._tally.forget_others({backend.name for backend in engines})
+        self._tally.forget_others({backend.key for backend in engines})
         await asyncio.gather(*map(self._look, engines))
 
     async def _look(self, backend: Backend) -> None:
-        before = self._load.sequences(backend.name)
+        before = self._load.sequences(backend.key)
         try:
             load = read_load(await self._page(backend))
         except (CredentialMissing, aiohttp.ClientError, OSError, ValueError) as error:
             # Whether the server is up is for its health check to say.
-            logger.debug("the load of backend %s is not known: %s", backend.name, type(error).__name__)
+            logger.debug("the load of backend %s is not known: %s", backend.key, type(error).__name__)
             return
         if load.running is not None:
-            ours = max(before, self._load.sequences(backend.name))
-            self._load.hear(backend.name, max(0, round(load.running) - ours))
+            ours = max(before, self._load.sequences(backend.key))
+            self._load.hear(backend.key, max(0, round(load.running) - ours))
         look = Look(at=self._clock(), load=load)
-        if ended := self._tally.see(backend.name, look, self._block_lengths()):
+        if ended := self._tally.see(backend, look, self._block_lengths()):
             self._keep(ended)
 
     async def _page(self, backend: Backend) -> bytes:
-        headers = auth_headers(backend.name, backend.credential)
+        to = destination_of(backend.url, backend.address)
+        headers = {**auth_headers(backend.name, backend.credential), **dict(to.headers)}
         async with (
             asyncio.timeout(_PATIENCE_S),
-            self._session.get(backend.url + PATH, headers=headers, allow_redirects=False) as reply,
+            self._session.get(
+                to.url + PATH, headers=headers, allow_redirects=False, server_hostname=to.server_name
+            ) as reply,
         ):
             reply.raise_for_status()
             page = bytearray()
@@ -100,4 +104,9 @@ class EngineWatch:
 
 
 def _has_gauge(backend: Backend) -> bool:
-    return backend.state is BackendState.UP and backend.supports(Capability.LOAD_GAUGE) is Support.YES
+    # Through a URL of several processes each look would show another one's numbers.
+    return (
+        backend.state is BackendState.UP
+        and backend.supports(Capability.LOAD_GAUGE) is Support.YES
+        and backend.supports(Capability.SINGLE_PROCESS) is not Support.NO
+    )

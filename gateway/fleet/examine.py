@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -48,12 +48,13 @@ class Probe(Protocol):
 
 
 class Examiner:
-    """Asks one backend. Whatever happens, the answer is a Health or a Backend, never an exception.
+    """Asks one instance. Whatever it does, the answer is a Health or a Backend, never an exception.
 
     Args:
         probe: Runs a probe suite.
         check_health: Looks at a server, cheaply.
-        transport: Makes the connections of one probe; the probe closes it.
+        discover: Learns the addresses behind the name in a URL.
+        transport: Makes the connections of one probe, to an address if one is given; the probe closes it.
         clock: Unix time.
     """
 
@@ -62,18 +63,30 @@ class Examiner:
         *,
         probe: Probe,
         check_health: HealthCheck,
-        transport: Callable[[], httpx.AsyncBaseTransport],
+        discover: Callable[[str], Awaitable[tuple[str, ...]]],
+        transport: Callable[[str | None], httpx.AsyncBaseTransport],
         clock: Callable[[], float],
     ) -> None:
         self._probe = probe
         self._check_health = check_health
+        self._discover = discover
         self._transport = transport
         self._clock = clock
 
+    async def addresses(self, url: str) -> tuple[str, ...]:
+        """The addresses behind the name in a URL, at least one.
+
+        Raises:
+            NotDiscovered: They could not be learnt.
+        """
+        return await self._discover(url)
+
     async def look(self, backend: Backend) -> Health:
-        """Whether the backend is there, and which models it lists."""
+        """Whether the backend is there, which models it lists, and what it shows of its process."""
         try:
-            return await self._check_health(backend.url, auth_headers(backend.name, backend.credential))
+            return await self._check_health(
+                backend.url, auth_headers(backend.name, backend.credential), address=backend.address
+            )
         except CredentialMissing as error:
             return Health(alive=False, reason=str(error))
 
@@ -88,7 +101,7 @@ class Examiner:
         except TimeoutError:
             return _down(backend, f"probing did not end within {PROBE_TIME_LIMIT_S:g} s", at)
         except Exception as error:
-            logger.exception("probing backend %s failed", backend.name)
+            logger.exception("probing backend %s failed", backend.key)
             return _down(backend, f"probing failed: {type(error).__name__}", at)
 
     async def _ask(self, backend: Backend) -> ProbeResult:
@@ -99,7 +112,7 @@ class Examiner:
                 kind=PROBED_AS[backend.declared_kind],
                 headers=auth_headers(backend.name, backend.credential),
                 time_limit_s=PROBE_TIME_LIMIT_S,
-                transport=self._transport(),
+                transport=self._transport(backend.address),
             )
 
 
@@ -128,7 +141,9 @@ def _merged(
     """The new findings; for a server that is away, an answer is not undone by a question without one."""
     new = {finding.capability: finding for finding in found}
     if not keep_known:
-        return new
+        # What many looks have shown is not asked by any suite, and not undone by one.
+        learnt = known.get(Capability.SINGLE_PROCESS)
+        return {**new, Capability.SINGLE_PROCESS: learnt} if learnt else new
     unanswered = {name for name, finding in new.items() if finding.support is Support.UNKNOWN}
     kept = {name: finding for name, finding in known.items() if name in unanswered or name not in new}
     return {**new, **kept}

@@ -48,7 +48,7 @@ def executors_of(backend: Backend, costs: Sequence[Calibration] = ()) -> tuple[E
         backend: As probes last saw it.
         costs: Calibrations that count now, of this backend among others.
     """
-    own = [calibration for calibration in costs if calibration.key.backend == backend.name]
+    own = [calibration for calibration in costs if _is_of(calibration, backend)]
     return tuple(_verdict(executor, backend, own) for executor in EXECUTORS)
 
 
@@ -56,6 +56,10 @@ def _verdict(executor: str, backend: Backend, costs: Sequence[Calibration]) -> E
     ways = ways_of(executor)
     # Where none is possible, the last asks for least of a server.
     way = next((way for way in ways if way.missing(backend) is None), ways[-1])
+    if way.strategy is not None and backend.supports(Capability.SINGLE_PROCESS) is Support.NO:
+        evidence = backend.findings[Capability.SINGLE_PROCESS].evidence.rstrip(".")
+        sentence = f"is not possible: {evidence}; register each server by its own URL"
+        return ExecutorVerdict(executor, possible=False, sentence=f"{executor} {sentence}.")
     if missing := way.missing(backend):
         sentence = _what_is_missing(missing, backend)
         return ExecutorVerdict(executor, possible=False, sentence=f"{executor} {sentence}.")
@@ -64,6 +68,12 @@ def _verdict(executor: str, backend: Backend, costs: Sequence[Calibration]) -> E
         sentence = f"{executor} is possible again once the backend is up ({known})."
         return ExecutorVerdict(executor, possible=False, sentence=sentence)
     return ExecutorVerdict(executor, possible=True, sentence=f"{executor} is possible ({known}).")
+
+
+def _is_of(calibration: Calibration, backend: Backend) -> bool:
+    """Whether it was made on that instance, or on any where the backend is shown as one."""
+    key = calibration.key
+    return key.backend == backend.name and backend.instance in ("", key.instance)
 
 
 def _what_is_missing(missing: Capability, backend: Backend) -> str:

@@ -1,4 +1,4 @@
-"""How many requests each backend is serving: this process's own, and what its engine says of others."""
+"""How many requests each instance is serving: this process's own, and what its engine says of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class _Heard:
 
 
 class Load:
-    """Requests under way, by backend; one that the gateway's loop drives is one, however many its calls.
+    """Requests under way, by the instance's key.
+
+    One that the gateway's loop drives is one, however many its calls.
 
     Args:
         clock: Monotonic seconds.
@@ -39,49 +41,49 @@ class Load:
         self._sequences: Counter[str] = Counter()
         self._heard: dict[str, _Heard] = {}
 
-    def running(self, backend: str) -> int:
-        """Requests that `backend` is serving: ours, and what its engine is known to compute for others."""
-        heard = self._fresh(backend)
-        return self._running[backend] + (heard.others if heard else 0)
+    def running(self, instance: str) -> int:
+        """Requests that `instance` is serving: ours, and what its engine is known to compute for others."""
+        heard = self._fresh(instance)
+        return self._running[instance] + (heard.others if heard else 0)
 
-    def source(self, backend: str) -> str:
+    def source(self, instance: str) -> str:
         """Who says what is running: `engine` where its gauge is known, else `gateway`."""
-        return "engine" if self._fresh(backend) else "gateway"
+        return "engine" if self._fresh(instance) else "gateway"
 
-    def sequences(self, backend: str) -> int:
-        """Sequences that `backend` computes for this process at most; an engine counts those."""
-        return self._sequences[backend]
+    def sequences(self, instance: str) -> int:
+        """Sequences that `instance` computes for this process at most; an engine counts those."""
+        return self._sequences[instance]
 
-    def hear(self, backend: str, others: int) -> None:
+    def hear(self, instance: str, others: int) -> None:
         """Its engine was just computing so many sequences that are not ours."""
-        known = self._fresh(backend)
-        self._heard[backend] = _Heard(others, known.latest if known else others, self._clock())
+        known = self._fresh(instance)
+        self._heard[instance] = _Heard(others, known.latest if known else others, self._clock())
 
     @contextmanager
-    def beside(self, backend: str, sequences: int) -> Iterator[None]:
+    def beside(self, instance: str, sequences: int) -> Iterator[None]:
         """While entered, the engine computes so many sequences that are ours and no client's request."""
-        _count(self._sequences, backend, sequences)
+        _count(self._sequences, instance, sequences)
         try:
             yield
         finally:
-            _count(self._sequences, backend, -sequences)
+            _count(self._sequences, instance, -sequences)
 
     def place(self) -> Place:
         """A place for one request, which is nowhere yet."""
         return Place(self)
 
-    def come(self, backend: str, sequences: int) -> None:
-        """A request has come to `backend`."""
-        _count(self._running, backend, 1)
-        _count(self._sequences, backend, sequences)
+    def come(self, instance: str, sequences: int) -> None:
+        """A request has come to `instance`."""
+        _count(self._running, instance, 1)
+        _count(self._sequences, instance, sequences)
 
-    def leave(self, backend: str, sequences: int) -> None:
+    def leave(self, instance: str, sequences: int) -> None:
         """A request that had come has ended."""
-        _count(self._running, backend, -1)
-        _count(self._sequences, backend, -sequences)
+        _count(self._running, instance, -1)
+        _count(self._sequences, instance, -sequences)
 
-    def _fresh(self, backend: str) -> _Heard | None:
-        heard = self._heard.get(backend)
+    def _fresh(self, instance: str) -> _Heard | None:
+        heard = self._heard.get(instance)
         return heard if heard and self._clock() - heard.at < FRESH_S else None
 
 
@@ -94,28 +96,28 @@ class Place:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._backend: str | None = None
+        self._instance: str | None = None
         self._sequences = 0
 
-    def among(self, backend: str) -> int:
-        """How many requests `backend` would be serving, with this one."""
-        return self._load.running(backend) + (self._backend != backend)
+    def among(self, instance: str) -> int:
+        """How many requests `instance` would be serving, with this one."""
+        return self._load.running(instance) + (self._instance != instance)
 
-    def move(self, backend: str | None, *, sequences: int = 1) -> None:
-        """It is served by `backend` from now on; None when it has ended.
+    def move(self, instance: str | None, *, sequences: int = 1) -> None:
+        """It is served by `instance` from now on; None when it has ended.
 
         Args:
-            backend: Where.
+            instance: Where.
             sequences: How many sequences it may have the engine compute at once.
         """
-        if self._backend is not None:
-            self._load.leave(self._backend, self._sequences)
-        if backend is not None:
-            self._load.come(backend, sequences)
-        self._backend, self._sequences = backend, sequences
+        if self._instance is not None:
+            self._load.leave(self._instance, self._sequences)
+        if instance is not None:
+            self._load.come(instance, sequences)
+        self._instance, self._sequences = instance, sequences
 
 
-def _count(counts: Counter[str], backend: str, by: int) -> None:
-    counts[backend] += by
-    if not counts[backend]:
-        del counts[backend]
+def _count(counts: Counter[str], instance: str, by: int) -> None:
+    counts[instance] += by
+    if not counts[instance]:
+        del counts[instance]

@@ -17,7 +17,7 @@ import httpx
 import orjson
 
 from gateway.errors import BackendError
-from gateway.fleet.model import Backend, FleetSnapshot
+from gateway.fleet.model import Backend, BackendState, FleetSnapshot
 from gateway.proxy.json_calls import json_call, read_object
 from gateway.proxy.upstream import BackendPool, Reply
 from gateway.store.model import AnnouncedDraftModel, Runner
@@ -218,9 +218,9 @@ class Pairings:
         )
 
     def _backend(self, name: str) -> Backend:
-        for backend in self._fleet().backends:
-            if backend.name == name:
-                return backend
+        instances = [backend for backend in self._fleet().backends if backend.name == name]
+        if instances:
+            return min(instances, key=lambda backend: backend.state is not BackendState.UP)
         raise NotComparable(f"no backend is named {name!r} any more")
 
     def _drafting(self, fingerprint: str) -> tuple[Runner, AnnouncedDraftModel]:

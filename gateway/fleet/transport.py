@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import httpx
 from aiohttp.abc import AbstractResolver
 
-from gateway.fleet.urls import CheckedResolver
+from gateway.fleet.urls import CheckedResolver, why_refused
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
@@ -17,10 +17,12 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
     Args:
         resolver: Names to addresses.
+        address: The one to connect to, whatever a name resolves to; None asks the resolver.
     """
 
-    def __init__(self, resolver: AbstractResolver) -> None:
+    def __init__(self, resolver: AbstractResolver, address: str | None = None) -> None:
         self._resolver = CheckedResolver(resolver)
+        self._address = address
         self._inner = httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -48,6 +50,10 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
     async def _addresses(self, request: httpx.Request) -> Sequence[str]:
         name = request.url.host
+        if self._address is not None:
+            if reason := why_refused(ip_address(self._address)):
+                raise httpx.ConnectError(f"{self._address} {reason}", request=request)
+            return [self._address]
         if _is_address(name):
             return [name]
         try:

@@ -42,7 +42,7 @@ class LoopExecutor:
         pool: Connections to backends.
         tokenize: Gives a prompt's ids.
         runners: Where drafts come from.
-        plain_seconds: (backend, model) to the seconds that a token of plain decoding takes there; None when
+        plain_seconds: (instance, model) to the seconds that a token of plain decoding takes there; None when
             that is not known.
         now: Unix time.
         timer: Seconds from any fixed moment.
@@ -54,7 +54,7 @@ class LoopExecutor:
         pool: BackendPool,
         tokenize: Tokenize,
         runners: LoopRunners,
-        plain_seconds: Callable[[str, str], float | None],
+        plain_seconds: Callable[[Backend, str], float | None],
         now: Callable[[], float],
         timer: Callable[[], float],
     ) -> None:
@@ -160,7 +160,7 @@ class LoopExecutor:
                 k=decision.k,
                 tenant=facts.tenant,
                 max_tokens=in_loop,
-                plain_seconds_per_token=self._plain_seconds(backend.name, facts.model),
+                plain_seconds_per_token=self._plain_seconds(backend, facts.model),
             ),
             max_tokens=max_tokens,
             clock=self._timer,

@@ -61,12 +61,24 @@ class LoopCase:
             strategy=self.strategy,
             drafter=self.drafter,
             band=load_band(self.standing.running),
+            instance=self.backend.instance,
         )
 
 
 def why_not_driven(case: LoopCase) -> Obstacle | None:
     """The first thing that speaks against driving the request; None when nothing does."""
     return next((obstacle for check in _CHECKS if (obstacle := check(case))), None)
+
+
+def _one_process(case: LoopCase) -> Obstacle | None:
+    """A loop's calls go to one process, which knows the prompt from the call before."""
+    if case.backend.supports(Capability.SINGLE_PROCESS) is not Support.NO:
+        return None
+    evidence = case.backend.findings[Capability.SINGLE_PROCESS].evidence
+    return Obstacle(
+        "several_processes",
+        f"{evidence}; register each server by its own URL: `ace backends add NAME URL URL ...`",
+    )
 
 
 def _sampling(case: LoopCase) -> Obstacle | None:
@@ -114,6 +126,8 @@ def _load(case: LoopCase) -> Obstacle | None:
 def _evidence(case: LoopCase) -> Obstacle | None:
     """Calibrated, able to pay, predicted to pay: in this order, since each needs the one before."""
     calibration = case.standing.costs.get(case.cost_key)
+    if calibration is not None and calibration.measured_at < case.backend.process_since:
+        calibration = None  # that was another server
     if calibration is None or case.at >= calibration.expires_at or case.k > MOST_DRAFTS:
         return Obstacle(NOT_CALIBRATED, _why_not_calibrated(case, calibration))
     floor = case.guardrails.min_multiplier
@@ -133,7 +147,14 @@ def _evidence(case: LoopCase) -> Obstacle | None:
     return None
 
 
-_CHECKS: Sequence[Callable[[LoopCase], Obstacle | None]] = (_sampling, _runner, _pairing, _load, _evidence)
+_CHECKS: Sequence[Callable[[LoopCase], Obstacle | None]] = (
+    _one_process,
+    _sampling,
+    _runner,
+    _pairing,
+    _load,
+    _evidence,
+)
 """In the order in which they are asked."""
 
 

@@ -11,12 +11,13 @@ from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
+from gateway import settled
 from gateway.errors import PolicyError
 from gateway.policy.model import Defaults, Policy
 from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
-from gateway.policy.yaml_tree import Block, Complaint, Items, read_yaml
+from gateway.policy.yaml_tree import Block, Complaint, Items, line_of, read_yaml
 
-MAX_POLICY_BYTES = 1 << 20
+MAX_POLICY_BYTES = settled.MAX_BYTES
 
 PolicySource = Literal["file", "store", "default"]
 """Where policies come from; `default` is nowhere, so that DEFAULT_POLICY holds."""
@@ -71,11 +72,7 @@ def read_content(path: Path) -> bytes:
     Raises:
         PolicyError: The file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_POLICY_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    return settled.read_content(path, PolicyError)
 
 
 def policy_from(content: bytes, source: str, *, at: float) -> LoadedPolicy:
@@ -114,15 +111,7 @@ def parse_policy(text: str, source: str) -> Policy:
 
 
 def _text(content: bytes, source: str) -> str:
-    if len(content) > MAX_POLICY_BYTES:
-        raise PolicyError(f"{source}:1: larger than {MAX_POLICY_BYTES} bytes, so not taken for a policy.")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise PolicyError(
-            f"{source}:{line}: byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8."
-        ) from error
+    return settled.decoded(content, source, "policy", PolicyError)
 
 
 def _not_a_mapping(tree: object) -> str:
@@ -196,7 +185,7 @@ def _complaint(refusal: Refusal, policy_block: Block) -> Complaint:
     name = ".".join(step for step in inner if isinstance(step, str)) or "the value"
     if not name.isprintable() or len(name) > MAX_SHOWN:
         name = shown(name)
-    return Complaint(_line_of(refusal.path, policy_block), f"{who}{name} {refusal.text}")
+    return Complaint(line_of(refusal.path, policy_block), f"{who}{name} {refusal.text}")
 
 
 def _whose(path: tuple[str | int, ...], policy_block: Block) -> tuple[str, tuple[str | int, ...]]:
@@ -212,15 +201,3 @@ def _whose(path: tuple[str | int, ...], policy_block: Block) -> tuple[str, tuple
         case ("defaults", *inner) if inner:
             return "defaults: ", tuple(inner)
     return "", path
-
-
-def _line_of(path: tuple[str | int, ...], policy_block: Block) -> int:
-    """The line of the last step that stands in the file."""
-    line = policy_block.line
-    value: object = policy_block
-    for step in path:
-        if isinstance(value, Block) and step in value:
-            line, value = value.lines[str(step)], value[str(step)]
-        elif isinstance(value, Items) and isinstance(step, int):
-            line, value = value.lines[step], value[step]
-    return line

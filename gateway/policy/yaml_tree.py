@@ -106,9 +106,21 @@ def read_yaml(text: str) -> tuple[object, list[Complaint]]:
         builder = _Builder()
         return builder.value(node), builder.complaints
     except RecursionError:
-        return None, [Complaint(1, "nested too deeply to be a policy.")]
+        return None, [Complaint(1, "nested too deeply.")]
     except (YAMLError, ValueError, OverflowError) as error:
         return None, [_syntax_complaint(error, text)]
+
+
+def line_of(path: Iterable[str | int], block: Block) -> int:
+    """The line of the last step of a path that stands in the file."""
+    line = block.line
+    value: object = block
+    for step in path:
+        if isinstance(value, Block) and step in value:
+            line, value = value.lines[str(step)], value[str(step)]
+        elif isinstance(value, Items) and isinstance(step, int):
+            line, value = value.lines[step], value[step]
+    return line
 
 
 class _Nodes(Reader, Scanner, Parser, Composer, BaseResolver):
@@ -158,7 +170,7 @@ class _Builder:
 
     def _check_tag(self, node: Node, expected: str) -> None:
         if node.tag != _CORE + expected:
-            self._complain(node, f"the tag {node.tag!r} has no meaning in a policy; leave it out.")
+            self._complain(node, f"the tag {node.tag!r} has no meaning here; leave it out.")
 
     def _items(self, node: SequenceNode) -> Items:
         items = Items(_line(node))
@@ -204,7 +216,7 @@ class _Builder:
         if node.tag in (_CORE + "str", _MERGE):
             return text
         if node.tag not in _SCALARS:
-            self._complain(node, f"the tag {node.tag!r} has no meaning in a policy; leave it out.")
+            self._complain(node, f"the tag {node.tag!r} has no meaning here; leave it out.")
         elif not _SCALARS[node.tag][0].fullmatch(text):
             self._complain(node, f"{text!r} is not a YAML {node.tag.removeprefix(_CORE)}.")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +38,7 @@ _EDIT_REFUSED = frozenset({400, 422, 500})
 class Standings(Protocol):
     """What is known beside findings. `gateway.evidence.standings.Standings` is one."""
 
-    def at(self, backend: str, model: str, running: int) -> Standing:
+    def at(self, backend: Backend, model: str, running: int) -> Standing:
         """As things are now, for a request for `model` that is one of `running` at `backend`."""
         ...
 
@@ -54,8 +55,9 @@ class Dispatcher:
         loop: Carries out `gateway_loop`.
         budget: Retries that are left.
         standings: What decisions look at besides findings.
-        report_unreachable: Told a backend's name and why it could not be reached.
+        report_unreachable: Told an instance's key and why it could not be reached.
         now: Unix time.
+        draw: A number in [0, 1); spreads requests over the instances of one backend that are equally loaded.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Dispatcher:
         standings: Standings,
         report_unreachable: Callable[[str, str], None],
         now: Callable[[], float],
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self._pool = pool
         self._loop = loop
@@ -74,13 +77,14 @@ class Dispatcher:
         self._standings = standings
         self._report_unreachable = report_unreachable
         self._now = now
+        self._draw = draw
 
     async def open(self, exchange: Exchange, backends: tuple[Backend, ...]) -> Answer:
         """The answer's head, from the first of `backends` that gives one. `exchange` tells which it was.
 
         Args:
             exchange: The request; its attempt and retries are kept up to date.
-            backends: Those that could serve it, up or not; not empty.
+            backends: The instances that could serve it, up or not; not empty.
 
         Raises:
             BackendError: The last one's failure.
@@ -97,10 +101,10 @@ class Dispatcher:
                 reply = await self._ask(exchange, attempt, fresh=fresh)
             except BackendError as error:
                 if isinstance(error, BackendUnreachable):
-                    self._report_unreachable(attempt.backend.name, str(error))
+                    self._report_unreachable(attempt.backend.key, str(error))
                 if isinstance(error, BackendHungUp):
                     fresh = True
-                    # With no other backend to ask, the same one again on a new connection.
+                    # With no other instance to ask, the same one again on a new connection.
                     queue = queue or deque([attempt.backend])
                 if not (error.try_another_backend and queue and self._budget.spend()):
                     raise
@@ -112,11 +116,12 @@ class Dispatcher:
 
     def _by_load(self, backends: tuple[Backend, ...]) -> deque[Backend]:
         up = [backend for backend in backends if backend.state is BackendState.UP]
-        return deque(sorted(up, key=lambda backend: self._pool.in_flight(backend.name)))
+        order = {name: place for place, name in enumerate(dict.fromkeys(b.name for b in up))}
+        return deque(sorted(up, key=lambda b: (self._pool.in_flight(b.key), order[b.name], self._draw())))
 
     def _plan(self, exchange: Exchange, backend: Backend) -> Attempt:
         facts = exchange.request.facts
-        standing = self._standings.at(backend.name, facts.model, exchange.place.among(backend.name))
+        standing = self._standings.at(backend, facts.model, exchange.place.among(backend.key))
         at = self._now()
         decision = decide(exchange.policy.policy, facts, backend, at, standing)
         if decision.reason == NOT_CALIBRATED and decision.drafter:
@@ -157,7 +162,7 @@ class Dispatcher:
 
 
 def serving(facts: Facts, fleet: FleetSnapshot) -> tuple[Backend, ...]:
-    """The backends that a request could go to, up or not; never empty.
+    """The instances that a request could go to, up or not; never empty.
 
     Raises:
         UnknownModel: None lists the model.
@@ -167,10 +172,11 @@ def serving(facts: Facts, fleet: FleetSnapshot) -> tuple[Backend, ...]:
         if found := fleet.serving(facts.model):
             return found
         raise UnknownModel(facts.model, fleet_models(fleet))
-    if len(fleet.backends) == 1:
+    names = {backend.name for backend in fleet.backends}
+    if len(names) == 1:
         return fleet.backends
     raise MalformedRequest(
-        f"This route is passed through to one backend, and {len(fleet.backends)} are registered. "
+        f"This route is passed through to one backend, and {len(names)} are registered. "
         "Say which: send a JSON body whose `model` one of them lists."
     )
 
@@ -205,7 +211,7 @@ def _call(exchange: Exchange, attempt: Attempt) -> Call:
 
 
 def _none_up(model: str, backends: tuple[Backend, ...]) -> NoBackendUp:
-    names = ", ".join(repr(backend.name) for backend in backends)
+    names = ", ".join(dict.fromkeys(repr(backend.name) for backend in backends))
     served = f"the model {model!r}" if model else "this route"
     return NoBackendUp(
         f"No backend that serves {served} is up: {names}. Try again soon; `ace backends show NAME` says why."

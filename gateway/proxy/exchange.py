@@ -62,7 +62,7 @@ class Exchange:
 
     def plan(self, decision: Decision, backend: Backend, standing: Standing, at: float) -> Attempt:
         """Make the next attempt: the decision, spelled in the backend's dialect."""
-        self.place.move(backend.name, sequences=_sequences(decision))
+        self.place.move(backend.key, sequences=_sequences(decision))
         self.attempt = Attempt(
             backend=backend,
             decision=decision,
@@ -71,6 +71,7 @@ class Exchange:
             spelling=DIALECTS[backend.kind](self.request, decision),
         )
         self.access.backend = backend.name
+        self.access.instance = backend.instance
         self.access.rule = decision.rule
         self.access.mode = str(decision.mode)
         self.access.action = str(decision.action)

@@ -86,7 +86,7 @@ class DataPlane:
         load: Requests under way; told of each.
         standings: What decisions look at besides findings.
         speculations: Ends what a kill stops on its way.
-        report_unreachable: Told a backend's name and why, when no connection could be opened.
+        report_unreachable: Told an instance's key and why, when no connection could be opened.
         limits: How much is held in memory.
         retries: Retries that are left.
         clock: Unix time.

@@ -25,7 +25,9 @@ from gateway.errors import (
     GatewayStopping,
 )
 from gateway.fleet.credentials import read_credential
+from gateway.fleet.destination import destination_of
 from gateway.fleet.model import Backend
+from gateway.fleet.urls import AddressRefused
 from gateway.proxy.headers import RawHeaders, first
 
 KEPT_IDLE_S = 3.0
@@ -158,9 +160,9 @@ class BackendPool:
         self._replies: set[Reply] = set()
         self._cut = False
 
-    def in_flight(self, backend: str) -> int:
-        """Calls to `backend` that have not ended."""
-        return self._in_flight[backend]
+    def in_flight(self, instance: str) -> int:
+        """Calls to an instance, by its key, that have not ended."""
+        return self._in_flight[instance]
 
     async def open(self, backend: Backend, call: Call, *, fresh: bool = False) -> Reply:
         """Send `call` and wait for the head of the answer. The caller closes the reply.
@@ -181,20 +183,22 @@ class BackendPool:
             headers.append(("authorization", f"Bearer {read_credential(backend.name, backend.credential)}"))
         session = self._fresh_session() if fresh else self._kept_session()
         seen = SimpleNamespace(reused=False)
-        self._in_flight[backend.name] += 1
+        self._in_flight[backend.key] += 1
         try:
             with self._our_errors(backend.name, seen):
+                to = destination_of(backend.url, backend.address)
                 async with asyncio.timeout(self._timeouts.first_byte_s):
                     response = await session.request(
                         call.method,
-                        URL(backend.url + call.target, encoded=True),
-                        headers=headers,
+                        URL(to.url + call.target, encoded=True),
+                        headers=[*headers, *to.headers],
                         data=_payload(call.body),
                         allow_redirects=False,
                         trace_request_ctx=seen,
+                        server_hostname=to.server_name,
                     )
         except BaseException:
-            self._ended(backend.name)
+            self._ended(backend.key)
             raise
         reply = Reply(response, backend.name, self._timeouts.idle_s, self._closed)
         self._replies.add(reply)
@@ -217,15 +221,17 @@ class BackendPool:
         self._replies.discard(reply)
         self._ended(reply.backend)
 
-    def _ended(self, backend: str) -> None:
-        self._in_flight[backend] -= 1
-        if self._in_flight[backend] <= 0:
-            del self._in_flight[backend]
+    def _ended(self, instance: str) -> None:
+        self._in_flight[instance] -= 1
+        if self._in_flight[instance] <= 0:
+            del self._in_flight[instance]
 
     @contextmanager
     def _our_errors(self, backend: str, seen: SimpleNamespace) -> Iterator[None]:
         try:
             yield
+        except AddressRefused:
+            raise BackendUnreachable(backend, "its address is one that is never connected to") from None
         except (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError) as error:
             raise BackendUnreachable(backend, _cause(error)) from None
         except aiohttp.ConnectionTimeoutError:

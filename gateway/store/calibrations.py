@@ -13,7 +13,7 @@ from gateway.evidence.loop_costs import Calibration, CostKey
 from gateway.store.database import Database, insert_or, unbroken
 from gateway.store.tables import calibrations
 
-_KEY = ("backend", "model", "strategy", "drafter", "band")
+_KEY = ("backend", "model", "strategy", "drafter", "band", "instance")
 
 
 class CalibrationRows:

@@ -47,16 +47,30 @@ backends = Table(
     "backends",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("url", Text, nullable=False),
     Column("declared_kind", String(16), nullable=False),
+    Column("credential", Text),
+    Column("tokenizer", Text),
+    Column("urls", JSON, nullable=False),
+    Column("discovery", String(16), nullable=False),
+    Column("declared_by", Text),
+    Column("discovery_error", Text, nullable=False),
+)
+
+instances = Table(
+    "instances",
+    metadata,
+    Column("backend", String(64), primary_key=True),
+    Column("instance", Text, primary_key=True),
+    Column("url", Text, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("state", String(16), nullable=False),
     Column("state_reason", Text, nullable=False),
-    Column("credential", Text),
     Column("models", JSON, nullable=False),
     Column("findings", JSON, nullable=False),
     Column("probed_at", Double),
-    Column("tokenizer", Text),
+    Column("started_at", Double),
+    Column("version", Text),
+    Column("process_since", Double, nullable=False),
 )
 
 api_keys = Table(
@@ -91,6 +105,7 @@ calibrations = Table(
     Column("strategy", String(16), primary_key=True),
     Column("drafter", String(64), primary_key=True),
     Column("band", String(16), primary_key=True),
+    Column("instance", Text, primary_key=True),
     Column("measured_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Column("context_tokens", Integer, nullable=False),

@@ -7,6 +7,7 @@ else is `other`, and tenants are never a label.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -67,6 +68,14 @@ HISTOGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "ace_backend_state": (("backend",), "1 while the backend is up, 0 while it is down."),
+    "ace_backend_instances": (
+        ("backend", "state"),
+        "Instances of the backend that are up or down; a name without an address counts as one that is down.",
+    ),
+    "ace_fleet_rejected": (
+        (),
+        "1 while the fleet file, or a backend in it, is refused and what was in force before stays.",
+    ),
     "ace_policy_rejected": ((), "1 while the policy file is refused and the last good policy is in force."),
     "ace_policy_loaded_timestamp_seconds": (
         ("revision",),
@@ -111,6 +120,14 @@ class PolicyView(Protocol):
         """Why the file on disk was refused; None when it is in force."""
 
 
+class FleetFileView(Protocol):
+    """The part of a FleetHolder that metrics show."""
+
+    @property
+    def error(self) -> str | None:
+        """Why the file on disk is not in force; None when it is."""
+
+
 class Metrics:
     """Prometheus series of one gateway, over all its worker processes.
 
@@ -118,6 +135,7 @@ class Metrics:
         fleet: The current snapshot; its backends and models are the only ones to become labels.
         policy: The policy holder; its rules are the only ones to become labels.
         kills: How many are in force.
+        fleet_file: The holder of the fleet file; None without one.
         multiprocess_dir: Folder that all workers share, PROMETHEUS_MULTIPROC_DIR of their environment;
             None for a single process. Clean at start of the gateway, or counts go on from the last run.
     """
@@ -128,6 +146,7 @@ class Metrics:
         fleet: Callable[[], FleetSnapshot],
         policy: PolicyView,
         kills: Callable[[], int],
+        fleet_file: FleetFileView | None = None,
         multiprocess_dir: Path | None = None,
     ) -> None:
         # The `_created` series double the page, and exist only without worker processes.
@@ -147,7 +166,7 @@ class Metrics:
         if multiprocess_dir is not None:
             self._exposed = CollectorRegistry()
             MultiProcessCollector(self._exposed, str(multiprocess_dir))  # type: ignore[no-untyped-call]
-        self._exposed.register(_States(fleet, policy, kills))
+        self._exposed.register(_States(fleet, policy, kills, fleet_file))
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes, the sum of all workers."""
@@ -251,15 +270,26 @@ class _States(Collector):
     """Gauges read when scraped: any worker knows them all, and what is gone leaves no series behind."""
 
     def __init__(
-        self, fleet: Callable[[], FleetSnapshot], policy: PolicyView, kills: Callable[[], int]
+        self,
+        fleet: Callable[[], FleetSnapshot],
+        policy: PolicyView,
+        kills: Callable[[], int],
+        fleet_file: FleetFileView | None,
     ) -> None:
-        self._fleet, self._policy, self._kills = fleet, policy, kills
+        self._fleet, self._policy, self._kills, self._fleet_file = fleet, policy, kills, fleet_file
 
     def collect(self) -> Iterator[Metric]:
-        states = _gauge("ace_backend_state")
-        for backend in self._fleet().backends:
-            states.add_metric([backend.name], float(backend.state is BackendState.UP))
-        yield states
+        by_state = collections.Counter((backend.name, backend.state) for backend in self._fleet().backends)
+        names = dict.fromkeys(name for name, _ in by_state)
+        states, instances = _gauge("ace_backend_state"), _gauge("ace_backend_instances")
+        for name in names:
+            states.add_metric([name], float(by_state[name, BackendState.UP] > 0))
+            for state in BackendState:
+                instances.add_metric([name, state], by_state[name, state])
+        yield from (states, instances)
+        fleet_rejected = _gauge("ace_fleet_rejected")
+        fleet_rejected.add_metric([], float(bool(self._fleet_file and self._fleet_file.error)))
+        yield fleet_rejected
         rejected = _gauge("ace_policy_rejected")
         rejected.add_metric([], float(self._policy.error is not None))
         yield rejected

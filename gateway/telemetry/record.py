@@ -25,6 +25,7 @@ class AccessRecord:
         action: pass, would_speculate, skip, speculate, control or bypass.
         backend: The last one asked; empty where none was.
         status: HTTP status sent to the client, 499 where it left before one was sent; 0 if nothing was sent.
+        instance: Which of the backend's instances, by its URL or address; empty where it has but one.
         ending: `completed`, `client_left`, `backend_broke_off`, an error's code, or `aborted` when
             nothing better was learnt.
         started_at: Unix seconds at which the request arrived.
@@ -48,6 +49,7 @@ class AccessRecord:
     mode: str = "off"
     action: str = "pass"
     backend: str = ""
+    instance: str = ""
     status: int = 0
     ending: str = "aborted"
     started_at: float = 0.0

@@ -15,6 +15,7 @@ from gateway.control.app import create_control_app
 from gateway.control.installation import Installation
 from gateway.control.operation import Readiness, operation_routes
 from gateway.drain import Drain
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.load import Load
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
@@ -101,8 +102,15 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         store=store, switch=KillSwitch(policy_file.with_name("kill"), None, clock), clock=clock
     )
     calibrations, meter = calibrations_of(store, registry, runners, load, clock)
+    fleet = FleetHolder(None, declare=registry.declare, refused=registry.refused, clock=clock)
     readiness = Readiness(
-        store=store, registry=registry, keys=keys, policy=policy, overlays=overlays, drain=Drain()
+        store=store,
+        registry=registry,
+        keys=keys,
+        policy=policy,
+        fleet=fleet,
+        overlays=overlays,
+        drain=Drain(),
     )
     parts: dict[str, Any] = {
         "store": store,
@@ -112,6 +120,7 @@ async def control_plane(store: Store, policy_file: Path) -> AsyncIterator[Contro
         "runner_gate": RunnerGate(RUNNER),
         "policy": policy,
         "overlays": overlays,
+        "fleet": fleet,
         "calibrations": calibrations,
         "standings": standings_of(
             store, runners, policy, load, calibrations, clock, lambda: overlays.current

@@ -55,6 +55,7 @@ class OpenAIServer:
         can: What it is able to do; what it is not is ignored in requests, or refused if `strict`.
         card: More fields of its model's entry in /v1/models.
         version: What /version says; None for no such route.
+        metrics: What /metrics says; None for no such route.
         key: The bearer token that it wants; its complaint quotes what was sent instead.
         answers: Paths that are answered with a given status (and body) whatever is asked.
         hangs: Paths that are never answered.
@@ -71,6 +72,7 @@ class OpenAIServer:
     owned_by: str = "acme"
     card: Document = field(default_factory=lambda: {"max_model_len": 4096})
     version: Document | None = None
+    metrics: str | None = None
     key: str | None = None
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     hangs: frozenset[str] = frozenset()
@@ -128,6 +130,8 @@ class OpenAIServer:
         return self._generate(path, body)
 
     def _metrics(self) -> Response:
+        if self.metrics is not None:
+            return Response(self.metrics)
         if "load_gauge" not in self.can:
             return _error(404, "Not Found")
         series = {"num_requests_running": self.running, "generation_tokens_total": self.generated}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
+from gateway.fleet.discovery import NotDiscovered
 from gateway.fleet.examine import Examiner
 from gateway.fleet.health import Health
 from probes.model import Capability, Finding, Support
@@ -63,21 +64,33 @@ class ScriptedProbe:
 
 @dataclass
 class ScriptedHealth:
-    """Answers as told, and keeps how it was asked."""
+    """Answers as told, of some URLs or addresses with `answers`, and keeps how it was asked."""
 
     answer: Health = ALIVE
+    answers: dict[str, Health] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
-    async def __call__(self, url: str, headers: Mapping[str, str]) -> Health:
+    async def __call__(self, url: str, headers: Mapping[str, str], *, address: str | None = None) -> Health:
         self.asked.append((url, dict(headers)))
-        return self.answer
+        return self.answers.get(address or url, self.answer)
 
 
-def examiner_of(probe: ScriptedProbe, health: ScriptedHealth, clock: Callable[[], float]) -> Examiner:
+async def nothing_discovered(url: str) -> tuple[str, ...]:
+    """Knows no name."""
+    raise NotDiscovered(f"{url} has a name that nobody knows")
+
+
+def examiner_of(
+    probe: ScriptedProbe,
+    health: ScriptedHealth,
+    clock: Callable[[], float],
+    discover: Callable[[str], Awaitable[tuple[str, ...]]] | None = None,
+) -> Examiner:
     """An examiner that asks only the scripts."""
     return Examiner(
         probe=probe,
         check_health=health,
-        transport=lambda: httpx.MockTransport(lambda request: httpx.Response(500)),
+        discover=discover or nothing_discovered,
+        transport=lambda address: httpx.MockTransport(lambda request: httpx.Response(500)),
         clock=clock,
     )

@@ -28,7 +28,7 @@ class ScriptedStandings:
     standing: Standing = field(default_factory=Standing)
     wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
 
-    def at(self, backend: str, model: str, running: int) -> Standing:
+    def at(self, backend: Backend, model: str, running: int) -> Standing:
         return replace(self.standing, running=running)
 
     def want_calibration(self, backend: Backend, model: str, drafter: str, running: int) -> None:

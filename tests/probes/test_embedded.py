@@ -63,7 +63,7 @@ def test_it_is_recognised(result: ProbeResult) -> None:
     assert (result.kind, result.up, result.models) == ("embedded", True, ("tiny",)), result.reason
 
 
-@pytest.mark.parametrize("capability", Capability)
+@pytest.mark.parametrize("capability", [c for c in Capability if c is not Capability.SINGLE_PROCESS])
 def test_it_has_every_capability(result: ProbeResult, capability: Capability) -> None:
     finding = next(finding for finding in result.findings if finding.capability is capability)
     assert finding.support is Support.YES, finding.evidence

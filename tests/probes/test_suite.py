@@ -17,6 +17,10 @@ from tests.fakes.served import served
 EMBEDDED = {"owned_by": "ace-embedded", "version": {"version": "1", "engine": "ace-embedded"}}
 
 
+ASKED = [capability for capability in Capability if capability is not Capability.SINGLE_PROCESS]
+"""Whether one process answers is not asked but seen, in many looks."""
+
+
 async def probed(server: OpenAIServer, kind: str = "auto", **changes: object) -> ProbeResult:
     given = {"kind": kind, "headers": {}, "time_limit_s": 30.0} | changes
     with served(server.app) as url:
@@ -26,7 +30,7 @@ async def probed(server: OpenAIServer, kind: str = "auto", **changes: object) ->
 async def test_a_full_server_has_every_capability_with_evidence() -> None:
     result = await probed(OpenAIServer())
     assert (result.kind, result.up, result.reason, result.models) == ("openai", True, "", ("m",))
-    assert [finding.capability for finding in result.findings] == list(Capability)
+    assert [finding.capability for finding in result.findings] == list(ASKED)
     assert {finding.support for finding in result.findings} == {Support.YES}
     assert all(finding.evidence for finding in result.findings)
 
@@ -208,7 +212,7 @@ async def test_questions_that_the_time_does_not_reach_are_unknown() -> None:
     assert result.up
     support = {finding.capability: finding.support for finding in result.findings}
     assert support[Capability.MODELS] is Support.YES
-    assert {support[capability] for capability in list(Capability)[2:]} == {Support.UNKNOWN}
+    assert {support[capability] for capability in list(ASKED)[2:]} == {Support.UNKNOWN}
 
 
 async def test_one_question_cannot_use_up_the_others_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,12 @@ DOWN: dict[str, Any] = {
         {"name": "in_engine", "possible": False, "sentence": "The server does not know vllm_xargs."}
     ],
     "probed_at": 0.5,
+    "urls": ["http://gpu"],
+    "discovery": "none",
+    "declared_by": None,
+    "instances": [],
+    "differing": [],
+    "warnings": [],
 }
 
 
@@ -103,3 +109,60 @@ def test_remove_deletes(ace: Ace, rest: RestGateway) -> None:
     as_json = ace("backends", "remove", "b", "--json", "--gateway", rest.url)
     assert json.loads(as_json.stdout) == {"removed": "b"}
     assert (rest.asked[0].method, rest.asked[0].path) == ("DELETE", "/admin/v1/backends/b")
+
+
+def instance(place: str, state: str, support: str) -> dict[str, Any]:
+    return {
+        "instance": place,
+        "url": place,
+        "kind": "openai",
+        "state": state,
+        "state_reason": "" if state == "up" else "connection refused",
+        "models": ["m1"],
+        "findings": [{"capability": "in_engine", "support": support, "evidence": "asked", "value": None}],
+        "probed_at": 0.5,
+        "started_at": 1000.0,
+        "version": "0.32.0",
+    }
+
+
+PAIR = DOWN | {
+    "name": "pair",
+    "state": "up",
+    "state_reason": "",
+    "urls": ["http://a", "http://b"],
+    "declared_by": "/etc/fleet.yaml",
+    "instances": [instance("http://a", "up", "yes"), instance("http://b", "down", "no")],
+    "differing": ["in_engine"],
+    "warnings": ["backend pair@http://a: the URL answers as one process and another in turns."],
+}
+
+
+def test_several_urls_and_names_are_sent_as_such(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(201, PAIR), (201, PAIR)]
+    ace("backends", "add", "pair", "http://a", "http://b", "--gateway", rest.url)
+    ace("backends", "add", "pods", "http://llama.svc", "--dns", "--gateway", rest.url)
+    assert [asked.body for asked in rest.asked] == [
+        {"name": "pair", "urls": ["http://a", "http://b"], "kind": "auto"},
+        {"name": "pods", "url": "http://llama.svc", "kind": "auto", "discovery": "dns"},
+    ]
+
+
+def test_each_instance_is_shown_with_what_they_differ_in(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, PAIR)]
+    lines = ace("backends", "show", "pair", "--gateway", rest.url).stdout.splitlines()
+    assert "backend:     pair at http://a, http://b" in lines
+    assert "state:       up (1 of 2)" in lines
+    assert "declared by: /etc/fleet.yaml" in lines
+    table = [line.split() for line in lines if line.startswith(("instance", "http://"))]
+    assert table[0] == ["instance", "state", "version", "models", "in_engine", "reason"]
+    assert table[1][:5] == ["http://a", "up", "0.32.0", "m1", "yes"]
+    assert table[2] == ["http://b", "down", "0.32.0", "m1", "no", "connection", "refused"]
+    assert lines[-1].startswith("warning: backend pair@http://a: the URL answers as one process")
+
+
+def test_warnings_stand_below_the_list(ace: Ace, rest: RestGateway) -> None:
+    rest.answers = [(200, {"backends": [PAIR]})]
+    lines = ace("backends", "list", "--gateway", rest.url).stdout.splitlines()
+    assert "up (1 of 2)" in lines[1]
+    assert lines[2].startswith("warning: ")

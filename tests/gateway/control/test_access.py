@@ -67,7 +67,7 @@ async def test_only_the_runner_token_joins_runners(control: ControlPlane) -> Non
         ),
         (
             b'{"name": "a", "url": "http://a", "state": "up"}',
-            "Allowed: credential, kind, name, tokenizer, url",
+            "Allowed: credential, discovery, kind, name, tokenizer, url, urls",
         ),
     ],
 )

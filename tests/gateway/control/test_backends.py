@@ -48,6 +48,25 @@ async def test_a_backend_is_registered_probed_and_shown(control: ControlPlane) -
         ],
         "calibrations": [],
         "probed_at": control.clock.now,
+        "urls": [URL],
+        "discovery": "none",
+        "declared_by": None,
+        "instances": [
+            {
+                "instance": "",
+                "url": URL,
+                "kind": "embedded",
+                "state": "up",
+                "state_reason": "",
+                "models": ["m"],
+                "findings": added["findings"],
+                "probed_at": control.clock.now,
+                "started_at": None,
+                "version": None,
+            }
+        ],
+        "differing": [],
+        "warnings": [],
     }
     assert await control.get(f"{BACKENDS}/a") == added
     assert await control.get(BACKENDS) == {"backends": [added]}
@@ -112,7 +131,7 @@ async def test_a_credential_is_shown_as_the_reference_that_it_is(
 async def test_a_tokenizer_is_loaded_at_registration_and_shown(control: ControlPlane, tmp_path: Path) -> None:
     folder = str(tokenizer_files(tmp_path / "m"))
     assert (await add(control, tokenizer=folder))["tokenizer"] == folder
-    assert control.registry.get("a").tokenizer == folder
+    assert control.registry.get("a").whole.tokenizer == folder
 
 
 async def test_probing_again_shows_what_is_found_now(control: ControlPlane) -> None:
@@ -180,6 +199,7 @@ async def test_a_backend_is_calibrated_and_shows_what_a_step_costs(control: Cont
             "strategy": "fanout",
             "drafter": "ngram",
             "band": "1",
+            "instance": "",
             "measured_at": control.clock.now,
             "expires_at": control.clock.now + 3600,
             "context_tokens": 200,

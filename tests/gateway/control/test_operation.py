@@ -9,6 +9,7 @@ import pytest
 from gateway.control.app import create_operations_app
 from gateway.control.operation import Readiness
 from gateway.drain import Drain
+from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.store.store import Store
@@ -19,7 +20,9 @@ from tests.fakes.stores import store_url
 
 def started(control: ControlPlane) -> dict[str, Any]:
     """What a gateway's readiness looks at, all read."""
-    return {name: control.parts[name] for name in ("store", "registry", "keys", "policy", "overlays")}
+    return {
+        name: control.parts[name] for name in ("store", "registry", "keys", "policy", "fleet", "overlays")
+    }
 
 
 async def test_a_process_that_answers_is_alive(control: ControlPlane) -> None:
@@ -61,6 +64,7 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
         registry=registry,
         keys=keys,
         policy=control.policy,
+        fleet=FleetHolder(None, declare=registry.declare, refused=registry.refused, clock=clock),
         overlays=control.overlays,
         drain=Drain(),
     )
@@ -122,7 +126,9 @@ async def test_the_api_describes_itself(control: ControlPlane) -> None:
     described = await control.get("/openapi.json")
     add = described["paths"]["/admin/v1/backends"]["post"]
     body = add["requestBody"]["content"]["application/json"]["schema"]
-    assert set(body["properties"]) == {"name", "url", "kind", "credential", "tokenizer"}
+    assert set(body["properties"]) == {
+        *("name", "url", "urls", "discovery", "kind", "credential", "tokenizer")
+    }
     assert body["additionalProperties"] is False
     assert add["security"] == [{"admin token": []}]
     asked = described["paths"]["/admin/v1/stages"]["get"]["parameters"]

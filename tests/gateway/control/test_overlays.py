@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.control import ControlPlane, error_of
+from tests.fakes.fleet import declared
 
 OVERLAYS = "/admin/v1/overlays"
 KILL = "/admin/v1/kill"
@@ -63,7 +64,7 @@ async def test_all_kills_are_lifted_at_once_and_the_switch_is_not(control: Contr
 
 
 async def test_an_explanation_names_the_overlay(control: ControlPlane) -> None:
-    await control.registry.add(name="a", url="http://127.0.0.1:8100")
+    await control.registry.add(declared(name="a", url="http://127.0.0.1:8100"))
     demotion = await posted(
         control, OVERLAYS, kind="demote", scope={"rule": "code"}, value="shadow", reason="worse", author="ann"
     )

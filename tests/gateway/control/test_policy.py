@@ -10,6 +10,7 @@ import pytest
 from gateway.policy.stored import FileHistory, StoredPolicy
 from gateway.policy.watch import PolicyHolder
 from tests.fakes.control import ControlPlane, error_of
+from tests.fakes.fleet import declared
 
 POLICY = "/admin/v1/policy"
 
@@ -47,13 +48,20 @@ async def test_a_gateway_without_a_policy_file_says_default(control: ControlPlan
 
 async def test_a_decision_is_explained_for_every_backend_that_serves_the_model(control: ControlPlane) -> None:
     for name in ("a", "b"):
-        await control.registry.add(name=name, url="http://127.0.0.1:8100")
+        await control.registry.add(declared(name=name, url="http://127.0.0.1:8100"))
     said = await explain(control, {"model": "m", "workload": "rag"})
     assert said["decision"]["mode"] == "shadow"
     assert said["decision"]["action"] == "would_speculate"
     assert said["trail"] == ["rag: applies, mode shadow, would_speculate"]
     assert said["backend"] == "a"
     assert [other["backend"] for other in said["backends"]] == ["a", "b"]
+
+
+async def test_a_decision_is_explained_for_every_instance(control: ControlPlane) -> None:
+    urls = ["http://10.0.0.1:8000", "http://10.0.0.2:8000"]
+    await control.registry.add(declared(name="a", urls=urls))
+    said = await explain(control, {"model": "m", "workload": "rag"})
+    assert [other["backend"] for other in said["backends"]] == [f"a@{url}" for url in urls]
 
 
 async def test_without_a_backend_the_rules_are_still_explained(control: ControlPlane) -> None:

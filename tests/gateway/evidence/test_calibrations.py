@@ -20,6 +20,7 @@ from gateway.policy.ways import WAYS
 from gateway.store.store import Store
 from probes.model import Capability, Finding, Support
 from tests.fakes.clock import FakeClock
+from tests.fakes.fleet import registered
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.standings import ScriptedMeter, calibrations_of
 from tests.fakes.stores import opened_store
@@ -58,8 +59,8 @@ class Parts:
     load: Load
     clock: FakeClock
 
-    async def register(self, registered: Backend) -> None:
-        await self.store.backends.add(registered)
+    async def register(self, backend: Backend) -> None:
+        await self.store.backends.add(registered(backend))
         await self.registry.sync_once()
 
     async def join(self, *drafters: str) -> None:
@@ -149,7 +150,7 @@ async def test_by_hand_every_model_is_measured_with_every_drafter_at_the_load_of
     await parts.join("suffix", "ngram")
     for _ in range(4):
         parts.load.place().move("gpu-1")
-    assert await parts.calibrations.calibrate("gpu-1") == PLAIN
+    assert await parts.calibrations.calibrate("gpu-1") == registered(PLAIN)
     assert [(key.model, key.drafter, key.band) for key in parts.meter.asked] == [
         ("m", "ngram", "5-16"),
         ("m", "suffix", "5-16"),
@@ -197,3 +198,33 @@ async def test_while_the_store_is_down_what_is_known_stays_and_nothing_new_is_pr
     with pytest.raises(CalibrationFailed, match="cannot be kept"):
         await parts.calibrations.calibrate("gpu-1")
     assert parts.calibrations.known() == before
+
+
+async def test_what_was_measured_on_the_process_before_does_not_count_and_is_measured_again(
+    parts: Parts,
+) -> None:
+    await parts.register(PLAIN)
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert [found.key for found in parts.calibrations.of("gpu-1")] == [KEY]
+    parts.clock.advance(10)
+    restarted = replace(PLAIN, process_since=parts.clock())
+    await parts.store.backends.save(restarted)
+    await parts.registry.sync_once()
+    assert parts.calibrations.of("gpu-1") == ()
+    parts.calibrations.want(restarted, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert parts.meter.asked == [KEY, KEY]
+    assert len(parts.calibrations.of("gpu-1")) == 1
+
+
+async def test_by_hand_each_instance_that_is_up_is_measured_at_its_own_load(parts: Parts) -> None:
+    places = ("http://10.0.0.1", "http://10.0.0.2", "http://10.0.0.3")
+    one, two, down = (replace(PLAIN, url=url, instance=url, models=("m",)) for url in places)
+    await parts.store.backends.add(registered(one, two, replace(down, state=BackendState.DOWN)))
+    await parts.registry.sync_once()
+    await parts.join("ngram")
+    parts.load.place().move(two.key)
+    await parts.calibrations.calibrate("gpu-1")
+    assert [(key.instance, key.band) for key in parts.meter.asked] == [(places[0], "1"), (places[1], "2-4")]
+    assert len(parts.calibrations.of("gpu-1")) == 2

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.evidence.engine_blocks import BlockTally, EngineBlock, Look
+from gateway.fleet.model import Backend
 from gateway.policy.blocks import Block
 from probes.load_gauge import EngineLoad
 
@@ -19,9 +20,13 @@ def look(at: float, generated: float | None, running: float | None = 1.0) -> Loo
     return Look(at=at, load=EngineLoad(running=running, generated=generated))
 
 
+def at_instance(name: str) -> Backend:
+    return Backend(name=name, url=f"http://{name}")
+
+
 def seen(*looks: Look, lengths: frozenset[float] = MINUTE) -> list[EngineBlock]:
     tally = BlockTally()
-    return [block for one in looks for block in tally.see("b", one, lengths)]
+    return [block for one in looks for block in tally.see(at_instance("b"), one, lengths)]
 
 
 def test_a_block_is_told_of_when_it_has_ended() -> None:
@@ -57,6 +62,16 @@ def test_running_requests_are_integrated() -> None:
     assert block.running_seconds == 6
 
 
+def test_instances_of_one_backend_are_engines_of_their_own() -> None:
+    tally = BlockTally()
+    one, two = (Backend(name="b", url="http://b", instance=at) for at in ("10.0.0.1", "10.0.0.2"))
+    looks = [(one, look(1, 0)), (two, look(1, 900)), (one, look(2, 10)), (two, look(2, 930))]
+    for instance, seen_there in looks:
+        assert tally.see(instance, seen_there, MINUTE) == []
+    ended = [block for instance in (one, two) for block in tally.see(instance, look(61, 1000), MINUTE)]
+    assert [(block.backend, block.tokens) for block in ended] == [("b", 10), ("b", 30)]
+
+
 def test_every_length_has_blocks_of_its_own() -> None:
     blocks = seen(look(1, 0), look(2, 10), look(60, 10), lengths=frozenset({5.0, 60.0}))
     assert {(found.block, found.tokens) for found in blocks} == {(Block(0, 5), 10), (Block(0, 60), 10)}
@@ -64,11 +79,11 @@ def test_every_length_has_blocks_of_its_own() -> None:
 
 def test_engines_are_kept_apart_and_forgotten() -> None:
     tally = BlockTally()
-    tally.see("a", look(1, 0), MINUTE)
-    tally.see("b", look(1, 1000), MINUTE)
-    tally.see("a", look(2, 10), MINUTE)
+    tally.see(at_instance("a"), look(1, 0), MINUTE)
+    tally.see(at_instance("b"), look(1, 1000), MINUTE)
+    tally.see(at_instance("a"), look(2, 10), MINUTE)
     tally.forget_others({"b"})
-    assert tally.see("a", look(61, 20), MINUTE) == []
+    assert tally.see(at_instance("a"), look(61, 20), MINUTE) == []
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(0, 100)), min_size=2, max_size=60))

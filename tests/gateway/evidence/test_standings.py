@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.evidence.loop_costs import CostKey
 from gateway.evidence.standings import Standings
 from gateway.evidence.worths import Worths
 from gateway.fleet.load import Load
+from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import LIVE_S, Runners
 from gateway.policy.load import LoadedPolicy
@@ -25,6 +26,7 @@ from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.standings import calibrations_of, costs
 from tests.fakes.stores import opened_store
 
+HERE = Backend(name="b", url="http://b")
 KEY = CostKey(backend="b", model="m", strategy="scored", drafter="ngram", band="1")
 
 
@@ -85,28 +87,39 @@ async def test_the_drafters_are_those_of_live_runners(parts: Parts) -> None:
         url = f"http://127.0.0.1:{port}"
         await parts.runners.join(url=url, node="n", drafters=[drafter], version="1")
         parts.clock.advance(LIVE_S - 1)
-    assert parts.standings.at("b", "m", 1).drafters == {"suffix"}
+    assert parts.standings.at(HERE, "m", 1).drafters == {"suffix"}
 
 
 async def test_overlays_are_part_of_what_is_known(parts: Parts) -> None:
-    assert parts.standings.at("b", "m", 1).overlays is OVERLAYS
+    assert parts.standings.at(HERE, "m", 1).overlays is OVERLAYS
 
 
 async def test_a_request_to_come_counts_itself(parts: Parts) -> None:
     parts.load.place().move("b")
-    assert parts.standings.of_next("b", "m").running == 2
-    assert parts.standings.of_next("other", "m").running == 1
+    assert parts.standings.of_next(HERE, "m").running == 2
+    assert parts.standings.of_next(replace(HERE, name="other"), "m").running == 1
 
 
 async def test_the_plain_speed_is_that_of_the_load_of_now(parts: Parts) -> None:
     parts.load.place().move("b")
-    assert parts.standings.plain_seconds("b", "m") is None
+    assert parts.standings.plain_seconds(HERE, "m") is None
     await parts.store.calibrations.keep(costs(KEY, parts.clock(), plain=0.05))
     await parts.calibrations.sync_once()
-    assert parts.standings.plain_seconds("b", "m") == 0.05
-    assert parts.standings.plain_seconds("b", "other") is None
+    assert parts.standings.plain_seconds(HERE, "m") == 0.05
+    assert parts.standings.plain_seconds(HERE, "other") is None
     parts.load.place().move("b")
-    assert parts.standings.plain_seconds("b", "m") is None
+    assert parts.standings.plain_seconds(HERE, "m") is None
+
+
+async def test_each_instance_has_a_load_and_a_plain_speed_of_its_own(parts: Parts) -> None:
+    one, two = (replace(HERE, instance=address) for address in ("10.0.0.1", "10.0.0.2"))
+    parts.load.place().move(one.key)
+    parts.load.place().move(two.key)
+    await parts.store.calibrations.keep(costs(replace(KEY, instance=one.instance), parts.clock()))
+    await parts.calibrations.sync_once()
+    assert parts.standings.plain_seconds(one, "m") == 0.070
+    assert parts.standings.plain_seconds(two, "m") is None
+    assert parts.standings.of_next(one, "m").running == 2
 
 
 @pytest.mark.parametrize(
@@ -121,4 +134,4 @@ async def test_tokenizers_are_compared_only_where_a_rule_would_use_it(
     parts: Parts, rule: dict[str, Any], asked: bool
 ) -> None:
     parts.holder.hold(**rule)
-    assert (parts.standings.at("b", "m", 1).pairing is AGREES) is asked
+    assert (parts.standings.at(HERE, "m", 1).pairing is AGREES) is asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -103,6 +103,28 @@ async def test_an_engine_that_does_not_say_leaves_our_own_count(server: OpenAISe
         async with watching(backend_at(url)) as parts:
             await parts.watch.look_once()
             assert (parts.load.running("b"), parts.load.source("b")) == (0, "gateway")
+
+
+async def test_numbers_that_are_nobodys_are_not_read() -> None:
+    """Through a URL of several processes each look would show another one's."""
+    several = Finding(capability=Capability.SINGLE_PROCESS, support=Support.NO, evidence="")
+    server = OpenAIServer(running=5)
+    with served(server.app) as url:
+        backend = backend_at(url)
+        findings = {**backend.findings, Capability.SINGLE_PROCESS: several}
+        async with watching(replace(backend, findings=findings)) as parts:
+            await parts.watch.look_once()
+            assert parts.load.source("b") == "gateway"
+
+
+async def test_an_instance_is_asked_at_its_own_address_under_the_backends_name() -> None:
+    server = OpenAIServer(running=2)
+    with served(server.app) as url:
+        port = url.rpartition(":")[2]
+        named = backend_at(f"http://headless.test:{port}")
+        async with watching(replace(named, instance="127.0.0.1", address="127.0.0.1")) as parts:
+            await parts.watch.look_once()
+            assert (parts.load.running("b@127.0.0.1"), parts.load.running("b")) == (2, 0)
 
 
 async def test_an_engine_that_is_away_leaves_our_own_count() -> None:

@@ -100,3 +100,15 @@ def test_a_calibrated_loop_says_what_a_step_costs() -> None:
 def test_a_backend_that_is_down_drives_nothing() -> None:
     found = verdict("gateway_loop", backend(*all_yes(LOOP_NEEDS), state=BackendState.DOWN))
     assert (found.possible, "once the backend is up" in found.sentence) == (False, True)
+
+
+def test_a_url_of_several_processes_keeps_the_loop_off_and_says_what_to_do() -> None:
+    asked = backend(
+        *all_yes(LOOP_NEEDS), (Capability.IN_ENGINE, Support.YES), (Capability.SINGLE_PROCESS, Support.NO)
+    )
+    in_engine, loop = executors_of(asked)
+    assert in_engine.possible
+    assert not loop.possible
+    assert loop.sentence == (
+        "gateway_loop is not possible: what was seen; register each server by its own URL."
+    )

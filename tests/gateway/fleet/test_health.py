@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from gateway.fleet.health import Health, HttpHealthCheck, checked_session
+from gateway.fleet.model import Process
+from gateway.fleet.processes import Sighting
 from tests.fakes.model_list import model_list_server
+from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.resolver import FakeResolver
+from tests.fakes.served import served
 
 
 @pytest.fixture
@@ -20,7 +24,7 @@ async def check() -> AsyncIterator[HttpHealthCheck]:
 async def test_a_server_that_lists_models_is_alive(check: HttpHealthCheck) -> None:
     async with model_list_server(models=["m", "n"]) as server:
         assert await check(server.url, {}) == Health(alive=True, models=frozenset({"m", "n"}))
-        assert [request.path for request in server.asked] == ["/v1/models"]
+        assert [request.path for request in server.asked] == ["/v1/models", "/metrics", "/version"]
 
 
 async def test_the_credential_is_sent_as_traffic_sends_it(check: HttpHealthCheck) -> None:
@@ -153,3 +157,68 @@ async def test_proxy_variables_are_not_obeyed(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     async with model_list_server() as server:
         assert (await check(server.url, {})).alive
+
+
+METRICS = """\
+# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.76e+09
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="m"} 120.0
+vllm:generation_tokens_total{engine="1",model_name="m"} 7.0
+vllm:generation_tokens_created{engine="0",model_name="m"} 1.76e+09
+vllm:prompt_tokens_total{engine="0",model_name="m"} NaN
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+"""
+
+
+async def test_a_look_shows_when_the_process_was_started_its_version_and_counters(
+    check: HttpHealthCheck,
+) -> None:
+    server = OpenAIServer(metrics=METRICS, version={"version": "0.32.0"}, card={"created": 12})
+    with served(server.app) as url:
+        seen = await check(url, {})
+    assert seen.sighting == Sighting(
+        process=Process(started_at=1.76e9, version="0.32.0"),
+        created=12.0,
+        counters={
+            'vllm:generation_tokens_total{engine="0",model_name="m"}': 120.0,
+            'vllm:generation_tokens_total{engine="1",model_name="m"}': 7.0,
+        },
+    )
+
+
+async def test_what_is_not_said_or_garbled_is_not_known(check: HttpHealthCheck) -> None:
+    server = OpenAIServer(
+        metrics="process_start_time_seconds soon\n", version={"version": 3}, card={"created": 1e300}
+    )
+    with served(server.app) as url:
+        seen = await check(url, {})
+    assert (seen.alive, seen.sighting) == (True, Sighting())
+
+
+async def test_pages_that_hang_take_nobody_down() -> None:
+    server = OpenAIServer(hangs=frozenset({"/metrics", "/version"}))
+    with served(server.app) as url:
+        async with checked_session() as session:
+            seen = await HttpHealthCheck(session, time_limit_s=1.0)(url, {})
+    assert (seen.alive, seen.sighting) == (True, Sighting())
+
+
+async def test_metrics_that_are_handed_out_once_are_left_to_others(check: HttpHealthCheck) -> None:
+    async with model_list_server(body='{"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}') as server:
+        assert (await check(server.url, {})).alive
+        assert [request.path for request in server.asked] == ["/v1/models", "/version"]
+
+
+async def test_an_address_is_asked_in_the_names_own_name(check: HttpHealthCheck) -> None:
+    async with model_list_server() as server:
+        seen = await check(f"http://llama.svc:{server.port}", {}, address="127.0.0.1")
+        assert seen.alive
+        assert {request.headers["host"] for request in server.asked} == {f"llama.svc:{server.port}"}
+
+
+async def test_a_forbidden_address_is_not_connected_to(check: HttpHealthCheck) -> None:
+    seen = await check("http://llama.svc:8000", {}, address="169.254.169.254")
+    assert (seen.alive, seen.certain) == (False, True)
+    assert "never connected to" in seen.reason

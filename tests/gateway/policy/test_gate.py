@@ -206,3 +206,36 @@ def test_more_evidence_never_closes_the_gate(one: float, other: float, floor: fl
         return reason(replace(CASE, standing=standing, guardrails=guardrails)) is None
 
     assert driven(high) or not driven(low)
+
+
+def seen_as(support: Support) -> Backend:
+    finding = Finding(capability=Capability.SINGLE_PROCESS, support=support, evidence="A and B in turns")
+    return replace(BACKEND, findings={Capability.SINGLE_PROCESS: finding})
+
+
+@pytest.mark.parametrize(
+    ("support", "expected"), [(Support.NO, "several_processes"), (Support.YES, None), (Support.UNKNOWN, None)]
+)
+def test_only_a_url_that_is_known_for_several_processes_is_not_driven(
+    support: Support, expected: str | None
+) -> None:
+    assert reason(replace(CASE, backend=seen_as(support))) == expected
+
+
+def test_several_processes_are_named_with_what_to_do() -> None:
+    said = why(replace(CASE, backend=seen_as(Support.NO)))
+    assert said.startswith("A and B in turns")
+    assert "`ace backends add NAME URL URL ...`" in said
+
+
+@pytest.mark.parametrize(("since", "expected"), [(NOON - 61, None), (NOON - 59, "not_calibrated")])
+def test_what_was_measured_on_the_process_before_does_not_count(since: float, expected: str | None) -> None:
+    assert reason(replace(CASE, backend=replace(BACKEND, process_since=since))) == expected
+
+
+def test_each_instance_needs_a_calibration_of_its_own() -> None:
+    at = replace(BACKEND, instance="10.0.0.2")
+    assert reason(replace(CASE, backend=at)) == "not_calibrated"
+    costs = {replace(KEY, instance="10.0.0.2"): COSTS}
+    worths = {replace(WORTH_KEY, cost=replace(KEY, instance="10.0.0.2")): GOOD}
+    assert reason(replace(CASE, backend=at, standing=replace(KNOWN, costs=costs, worths=worths))) is None

@@ -16,6 +16,7 @@ from gateway.store.retention import Retention
 from gateway.store.stages import row_of
 from gateway.store.store import Store
 from tests.fakes.clock import FakeClock
+from tests.fakes.fleet import registered
 from tests.fakes.records import stage
 from tests.fakes.standings import costs
 from tests.fakes.stores import store_at
@@ -78,16 +79,16 @@ async def test_an_admin_token_set_by_several_at_once_is_set(stores: list[Store])
 async def test_a_backend_name_is_taken_once_and_told_to_the_others(stores: list[Store]) -> None:
     backends = [Backend(name="gpu-1", url=f"http://gpu-1:{number}") for number in range(len(stores))]
     added = await asyncio.gather(
-        *(store.backends.add(backend) for store, backend in zip(stores, backends, strict=True)),
+        *(store.backends.add(registered(backend)) for store, backend in zip(stores, backends, strict=True)),
         return_exceptions=True,
     )
     assert Counter(type(outcome) for outcome in added) == {type(None): 1, Conflict: 3}
-    assert await stores[0].backends.all() == (backends[added.index(None)],)
+    assert await stores[0].backends.all() == (registered(backends[added.index(None)]),)
 
 
 async def test_a_backend_may_be_saved_and_removed_at_once(stores: list[Store]) -> None:
     backend = Backend(name="gpu-1", url="http://gpu-1:8000")
-    await stores[0].backends.add(backend)
+    await stores[0].backends.add(registered(backend))
     down = replace(backend, state=BackendState.DOWN, state_reason="it does not answer")
     outcomes = await asyncio.gather(
         *(store.backends.save(down) for store in stores),

@@ -3,6 +3,7 @@ from dataclasses import replace
 from gateway.evidence.loop_costs import CostKey
 from gateway.fleet.model import Backend
 from gateway.store.store import Store
+from tests.fakes.fleet import registered
 from tests.fakes.standings import costs
 
 KEY = CostKey(backend="gpu-1", model="org/m", strategy="fanout", drafter="ngram", band="2-4")
@@ -27,7 +28,7 @@ async def test_a_newer_one_takes_the_place_of_an_older(store: Store) -> None:
 
 async def test_what_was_measured_on_a_backend_goes_with_it(store: Store) -> None:
     """The next server of that name may be another one."""
-    await store.backends.add(Backend(name="gpu-1", url="http://gpu-1"))
+    await store.backends.add(registered(Backend(name="gpu-1", url="http://gpu-1")))
     other = costs(replace(KEY, backend="gpu-2"), NOON)
     for calibration in (costs(KEY, NOON), other):
         await store.calibrations.keep(calibration)

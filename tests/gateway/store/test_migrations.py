@@ -10,13 +10,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, TextClause, inspect, text
 
 from gateway.errors import SettingsError, StoreError
+from gateway.fleet.model import Backend, BackendState, Declaration
 from gateway.store.database import Database
 from gateway.store.migrate import config_for, upgrade
 from gateway.store.store import Store
 from gateway.store.tables import metadata
+from probes.model import Capability, Finding, Support
+from tests.fakes.fleet import registered
 from tests.fakes.stores import opened_store, store_at, store_url
 
 
@@ -51,6 +54,92 @@ async def test_down_and_up_again_gives_the_same_tables(url: str) -> None:
     async with database.writing() as connection:
         await connection.run_sync(upgrade)
         assert await connection.run_sync(differences) == []
+    await database.close()
+
+
+def to_0006(connection: Connection) -> None:
+    command.downgrade(config_for(connection), "0006")
+
+
+OLD_BACKEND = {
+    "name": "gpu-1",
+    "url": "http://gpu-1:8000",
+    "declared_kind": "vllm",
+    "kind": "openai",
+    "state": "up",
+    "state_reason": "",
+    "credential": "env:GPU_KEY",
+    "tokenizer": "/models/m",
+    "models": '["m", "n"]',
+    "findings": '[{"capability": "streaming", "support": "yes", "evidence": "seen", "value": null}]',
+    "probed_at": 12.5,
+}
+OLD_CALIBRATION = {
+    "backend": "gpu-1",
+    "model": "m",
+    "strategy": "fanout",
+    "drafter": "ngram",
+    "band": "1",
+    "measured_at": 1.0,
+    "expires_at": 2.0,
+    "context_tokens": 192,
+    "plain_seconds": 0.02,
+    "verify_seconds": '{"0": 0.02}',
+    "draft_seconds": '{"0": 0.002}',
+}
+
+
+def put(table: str, row: dict[str, Any]) -> TextClause:
+    values = ", ".join(f":{name}" for name in row)
+    return text(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values})")
+
+
+async def test_a_backend_of_before_is_one_with_one_instance(tmp_path: Path) -> None:
+    database = Database(store_url(tmp_path))
+    await database.migrate()
+    async with database.writing() as connection:
+        await connection.run_sync(to_0006)
+        await connection.execute(put("backends", OLD_BACKEND), OLD_BACKEND)
+        await connection.execute(put("calibrations", OLD_CALIBRATION), OLD_CALIBRATION)
+    await database.close()
+    async with opened_store(tmp_path) as store:
+        (backend,) = await store.backends.all()
+        (calibration,) = await store.calibrations.all()
+    streaming = Finding(capability=Capability.STREAMING, support=Support.YES, evidence="seen")
+    assert backend.declaration == Declaration(
+        name="gpu-1",
+        urls=("http://gpu-1:8000",),
+        kind="vllm",
+        credential="env:GPU_KEY",
+        tokenizer="/models/m",
+    )
+    assert (backend.declared_by, backend.discovery_error) == (None, "")
+    assert backend.whole == Backend(
+        name="gpu-1",
+        url="http://gpu-1:8000",
+        declared_kind="vllm",
+        state=BackendState.UP,
+        state_reason="",
+        credential="env:GPU_KEY",
+        tokenizer="/models/m",
+        models=("m", "n"),
+        findings={Capability.STREAMING: streaming},
+        probed_at=12.5,
+    )
+    assert calibration.key.place == "gpu-1"
+
+
+async def test_going_back_leaves_a_backend_its_first_instance(tmp_path: Path) -> None:
+    async with opened_store(tmp_path) as store:
+        one, two = (
+            Backend(name="a", url=url, instance=url, probed_at=1.0) for url in ("http://one", "http://two")
+        )
+        await store.backends.add(registered(one, two))
+    database = Database(store_url(tmp_path))
+    async with database.writing() as connection:
+        await connection.run_sync(to_0006)
+        rows = await connection.execute(text("SELECT name, url, probed_at FROM backends"))
+        assert [tuple(row) for row in rows] == [("a", "http://one", 1.0)]
     await database.close()
 
 

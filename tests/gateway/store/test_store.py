@@ -13,6 +13,7 @@ from gateway.fleet.model import Backend, BackendState, EngineKind
 from gateway.store.model import AnnouncedDraftModel, Runner, StoredKey
 from gateway.store.store import Store
 from probes.model import Capability, Finding, Support
+from tests.fakes.fleet import registered
 from tests.fakes.stores import opened_store, store_at, store_url
 
 BACKEND = Backend(
@@ -35,32 +36,33 @@ BACKEND = Backend(
     },
     probed_at=12.5,
 )
+REGISTERED = registered(BACKEND)
 KEY = StoredKey(id="k1", name="laptop", tenant="search", prefix="ace-abcdef", sha256="0" * 64, created_at=1.0)
 
 
 async def test_a_backend_comes_back_as_it_was(store: Store) -> None:
-    await store.backends.add(BACKEND)
-    assert await store.backends.all() == (BACKEND,)
+    await store.backends.add(REGISTERED)
+    assert await store.backends.all() == (REGISTERED,)
 
 
 async def test_a_name_is_taken_once(store: Store) -> None:
-    await store.backends.add(BACKEND)
+    await store.backends.add(REGISTERED)
     with pytest.raises(Conflict, match="'gpu-1' is registered already"):
-        await store.backends.add(replace(BACKEND, url="http://other:1"))
-    assert await store.backends.all() == (BACKEND,)
+        await store.backends.add(registered(replace(BACKEND, url="http://other:1")))
+    assert await store.backends.all() == (REGISTERED,)
 
 
 async def test_what_was_learnt_of_a_replaced_backend_is_not_kept(store: Store) -> None:
-    await store.backends.add(BACKEND)
+    await store.backends.add(REGISTERED)
     assert not await store.backends.save(replace(BACKEND, url="http://before:1", state=BackendState.DOWN))
     assert not await store.backends.save(replace(BACKEND, name="gone"))
-    assert await store.backends.all() == (BACKEND,)
+    assert await store.backends.all() == (REGISTERED,)
 
 
 async def test_every_change_of_backends_and_keys_moves_the_counter(store: Store) -> None:
     seen = [await store.meta.changes()]
     for change in (
-        store.backends.add(BACKEND),
+        store.backends.add(REGISTERED),
         store.backends.save(replace(BACKEND, state=BackendState.DOWN)),
         store.backends.remove(BACKEND.name),
         store.keys.add(KEY),
@@ -122,8 +124,8 @@ async def test_runners_not_seen_for_a_day_are_forgotten(store: Store) -> None:
 
 async def test_two_stores_on_one_database_see_each_others_changes(url: str) -> None:
     async with store_at(url) as one, store_at(url) as other:
-        await one.backends.add(BACKEND)
-        assert await other.backends.all() == (BACKEND,)
+        await one.backends.add(REGISTERED)
+        assert await other.backends.all() == (REGISTERED,)
         assert await other.meta.changes() == await one.meta.changes()
 
 
@@ -155,7 +157,7 @@ async def test_a_store_error_is_answered_as_unavailable(tmp_path: Path) -> None:
 
 async def test_the_file_holds_what_was_committed(tmp_path: Path) -> None:
     async with opened_store(tmp_path) as store:
-        await store.backends.add(BACKEND)
+        await store.backends.add(REGISTERED)
     with sqlite3.connect(tmp_path / "data" / "ace.db") as plain:
         assert plain.execute("SELECT name, credential FROM backends").fetchall() == [("gpu-1", "env:GPU_KEY")]
     plain.close()
@@ -163,7 +165,7 @@ async def test_the_file_holds_what_was_committed(tmp_path: Path) -> None:
 
 async def test_a_write_whose_caller_is_cancelled_is_finished(store: Store) -> None:
     for attempt in range(20):
-        writing = asyncio.create_task(store.backends.add(replace(BACKEND, name=f"b{attempt}")))
+        writing = asyncio.create_task(store.backends.add(registered(replace(BACKEND, name=f"b{attempt}"))))
         for _ in range(attempt):
             await asyncio.sleep(0)
         writing.cancel()
@@ -174,10 +176,10 @@ async def test_a_write_whose_caller_is_cancelled_is_finished(store: Store) -> No
 
 
 async def test_a_failure_that_nobody_waits_for_is_no_noise(store: Store) -> None:
-    await store.backends.add(BACKEND)
-    writing = asyncio.create_task(store.backends.add(BACKEND))
+    await store.backends.add(REGISTERED)
+    writing = asyncio.create_task(store.backends.add(REGISTERED))
     await asyncio.sleep(0)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    assert await store.backends.all() == (BACKEND,)
+    assert await store.backends.all() == (REGISTERED,)

@@ -29,6 +29,11 @@ class Holder:
     error: str | None = None
 
 
+@dataclass
+class FleetFile:
+    error: str | None = None
+
+
 class Gateway:
     """A fleet and a policy that a test may change, and the metrics that watch them."""
 
@@ -36,7 +41,13 @@ class Gateway:
         self.fleet = FleetSnapshot((Backend(name="b", url="http://b", state=BackendState.UP, models=("m",)),))
         self.policy = Holder(Loaded(Policy(version=1, rules=(Rule(name="chat", mode=Mode.SHADOW),))))
         self.kills = 0
-        self.metrics = Metrics(fleet=lambda: self.fleet, policy=self.policy, kills=lambda: self.kills)
+        self.fleet_file = FleetFile()
+        self.metrics = Metrics(
+            fleet=lambda: self.fleet,
+            policy=self.policy,
+            kills=lambda: self.kills,
+            fleet_file=self.fleet_file,
+        )
 
     def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         families = text_string_to_metric_families(self.metrics.exposition().decode())
@@ -155,6 +166,28 @@ def test_a_dead_backend_is_shown_as_down(gateway: Gateway) -> None:
     assert gateway.value("ace_backend_state", backend="b") == 1
     gateway.fleet = FleetSnapshot((Backend(name="b", url="http://b", state=BackendState.DOWN),))
     assert gateway.value("ace_backend_state", backend="b") == 0
+
+
+def test_instances_are_counted_by_state_and_one_is_enough_for_the_backend(gateway: Gateway) -> None:
+    gateway.fleet = FleetSnapshot(
+        tuple(
+            Backend(name="b", url="http://b", instance=address, state=state)
+            for address, state in zip(
+                ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+                (BackendState.DOWN, BackendState.UP, BackendState.DOWN),
+                strict=True,
+            )
+        )
+    )
+    assert gateway.value("ace_backend_state", backend="b") == 1
+    assert gateway.value("ace_backend_instances", backend="b", state="up") == 1
+    assert gateway.value("ace_backend_instances", backend="b", state="down") == 2
+
+
+def test_a_refused_fleet_file_is_shown(gateway: Gateway) -> None:
+    assert gateway.value("ace_fleet_rejected") == 0
+    gateway.fleet_file.error = "fleet.yaml:3: no"
+    assert gateway.value("ace_fleet_rejected") == 1
 
 
 def test_a_removed_backend_leaves_no_state_behind(gateway: Gateway) -> None:
