@@ -26,7 +26,7 @@ rules:
 
 
 def save(file: Path, number: int, look: Callable[[], None]) -> None:
-    """Truncate, write half, write the rest. One look falls in between, for the next is half a second later."""
+    """Truncate, write half, write the rest. One look falls in between; the next comes half a second later."""
     text = TEXT.format(number=number)
     half = text.index("rules:")
     pieces = ("", text[:half], text[half:])
