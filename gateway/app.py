@@ -214,7 +214,13 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             load=load,
             clock=time.time,
         )
-        worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
+        worths = Worths(
+            stages=store.stages,
+            policy=policy,
+            overlays=lambda: overlays.current,
+            costs=calibrations.known,
+            clock=time.time,
+        )
         standings = Standings(
             load=load,
             runners=runners.live,

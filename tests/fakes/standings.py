@@ -84,7 +84,9 @@ def standings_of(
     overlays: Callable[[], Overlays] = lambda: NO_OVERLAYS,
 ) -> Standings:
     """Standings over a real store."""
-    worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=clock)
+    worths = Worths(
+        stages=store.stages, policy=policy, overlays=overlays, costs=calibrations.known, clock=clock
+    )
     return Standings(
         load=load,
         runners=runners.live,
