@@ -212,6 +212,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
             registry=registry,
             runners=runners.live,
             load=load,
+            stop=overlays.stop,
             clock=time.time,
         )
         worths = Worths(
@@ -233,6 +234,7 @@ async def _opened(settings: Settings) -> AsyncIterator[_Planes]:
         speculations = Speculations(stop=overlays.stop, pool=pool)
         overlays.on_change(speculations.check)
         overlays.on_change(feed.check)
+        overlays.on_change(calibrations.check)
         loop = LoopExecutor(
             pool=pool,
             tokenize=tokenize,
