@@ -188,7 +188,8 @@ def write_file(file: Path, scope: Scope, comment: str) -> str:
         # A line added to a file that kills everything could narrow that.
         if _kills_everything(before):
             return str(Scope())
-    text = f"{before}# {' '.join(comment.split())}\n{line}\n"
+    kept = [f"{before.rstrip()}\n"] if before else []
+    text = "".join([*kept, f"# {' '.join(comment.split())}\n", f"{line}\n"])
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft.write_text(text, encoding="utf-8")
