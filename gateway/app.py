@@ -257,9 +257,16 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
             registry=registry,
             runners=runners.live,
             load=load,
+            stop=overlays.stop,
             clock=time.time,
         )
-        worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=time.time)
+        worths = Worths(
+            stages=store.stages,
+            policy=policy,
+            overlays=lambda: overlays.current,
+            costs=calibrations.known,
+            clock=time.time,
+        )
         standings = Standings(
             load=load,
             runners=runners.live,
@@ -272,6 +279,7 @@ async def _opened(settings: Settings, drain: Drain, *, split: bool) -> AsyncIter
         speculations = Speculations(stop=overlays.stop, pool=pool)
         overlays.on_change(speculations.check)
         overlays.on_change(feed.check)
+        overlays.on_change(calibrations.check)
         loop = LoopExecutor(
             pool=pool,
             tokenize=tokenize,

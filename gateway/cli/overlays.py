@@ -168,7 +168,10 @@ def _kill(
 def _lift(client: GatewayClient, overlay_id: str | None, *, as_json: bool) -> None:
     if overlay_id:
         client.delete(f"{_ROUTE}/{overlay_id}", author=operator())
-        print_json({"lifted": overlay_id}) if as_json else click.echo(f"Lifted {overlay_id}.")
+        if as_json:
+            print_json({"lifted": overlay_id})
+        else:
+            click.echo(f"Lifted {overlay_id}.")
         return
     left = client.delete(_KILL, author=operator())
     if as_json:

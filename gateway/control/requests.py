@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from starlette.requests import ClientDisconnect
 
 from gateway.errors import MalformedRequest, RequestError
@@ -75,9 +76,15 @@ class RunnerJoin(_Strict):
     draft_model: AnnouncedDraftModel | None = None
 
 
-Author = Annotated[str, Field(min_length=1, max_length=100)]
-Reason = Annotated[str, Field(min_length=1, max_length=500)]
-Pattern = Annotated[str, Field(min_length=1, max_length=300)]
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("one_line", "one line of printable characters")
+    return text
+
+
+Author = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_one_line)]
+Reason = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_one_line)]
+Pattern = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_one_line)]
 
 
 class OverlayScope(_Strict):

@@ -14,6 +14,7 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend, Registered
 from gateway.fleet.registry import Registry
 from gateway.loop.executor import NAME as GATEWAY_LOOP
+from gateway.policy.overlays import Stop, Subject
 from gateway.policy.ways import ways_of
 from gateway.store.store import Store
 
@@ -53,6 +54,7 @@ class Calibrations:
         registry: The backends.
         runners: The draft runners that have joined lately.
         load: Requests under way.
+        stop: What stops speculation now; then nothing is measured but what an operator asks for by hand.
         clock: Unix time.
     """
 
@@ -64,6 +66,7 @@ class Calibrations:
         registry: Registry,
         runners: Callable[[], Iterable[Drafting]],
         load: Load,
+        stop: Callable[[Subject], Stop | None],
         clock: Callable[[], float],
     ) -> None:
         self._store = store
@@ -71,11 +74,13 @@ class Calibrations:
         self._registry = registry
         self._runners = runners
         self._load = load
+        self._stop = stop
         self._clock = clock
         self._known: Mapping[CostKey, Calibration] = {}
         self._wanted: dict[CostKey, None] = {}
         self._tried_at: dict[CostKey, float] = {}
         self._arrived = asyncio.Event()
+        self._under_way: tuple[CostKey, asyncio.Task[None]] | None = None
         # What is known and the store change together, or a slow reader would bring back what has gone.
         self._exchange = asyncio.Lock()
         # Two at once would each measure the other.
@@ -159,11 +164,18 @@ class Calibrations:
         self._arrived.clear()
         wanted, self._wanted = self._wanted, {}
         for key in wanted:
+            if self._is_stopped(key):
+                continue
             self._tried_at[key] = self._clock()
             try:
-                await self._measure(self._registry.instance(key.place), [key])
+                await self._measure_unless_stopped(key)
             except GatewayError as error:
                 logger.warning("Requests go on without gateway_loop: %s", error)
+
+    def check(self) -> None:
+        """Break off what may be measured no longer, since overlays have changed."""
+        if self._under_way and self._is_stopped(self._under_way[0]):
+            self._under_way[1].cancel()
 
     async def sync_once(self) -> None:
         """Take over what other processes have measured. While the store is down, what is known stays."""
@@ -184,6 +196,23 @@ class Calibrations:
         while True:
             await self._arrived.wait()
             await self.measure_wanted_once()
+
+    def _is_stopped(self, key: CostKey) -> bool:
+        """Whether a kill speaks of the backend or the model, or of everything."""
+        return self._stop(Subject(tenant="", model=key.model, backend=key.backend, rule="")) is not None
+
+    async def _measure_unless_stopped(self, key: CostKey) -> None:
+        measuring = asyncio.create_task(self._measure(self._registry.instance(key.place), [key]))
+        self._under_way = key, measuring
+        try:
+            await measuring
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) and current.cancelling():
+                raise
+            del self._tried_at[key]  # it is wanted again once the kill is lifted
+            logger.warning("The calibration of backend %s was broken off by a kill.", key.backend)
+        finally:
+            self._under_way = None
 
     async def _measure(self, backend: Backend, keys: Sequence[CostKey]) -> None:
         async with self._measuring:

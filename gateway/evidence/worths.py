@@ -14,6 +14,7 @@ from gateway.evidence.multiplier import MINIMUM_SAMPLE
 from gateway.evidence.predict import Replayed, predicted_interval
 from gateway.policy.load import PolicyInForce
 from gateway.policy.model import Policy
+from gateway.policy.overlays import Overlays
 from gateway.store.model import ReplayedAnswer
 from gateway.store.stages import StageRows
 
@@ -35,6 +36,7 @@ class Worths:
     Args:
         stages: The stage records.
         policy: Its prod rules say which K are asked about.
+        overlays: They may have a rule ask for another.
         costs: The calibrations, expired ones among them.
         clock: Unix time.
     """
@@ -44,11 +46,13 @@ class Worths:
         *,
         stages: StageRows,
         policy: PolicyInForce,
+        overlays: Callable[[], Overlays],
         costs: Callable[[], Mapping[CostKey, Calibration]],
         clock: Callable[[], float],
     ) -> None:
         self._stages = stages
         self._policy = policy
+        self._overlays = overlays
         self._costs = costs
         self._clock = clock
         self._known: Mapping[WorthKey, Worth] = {}
@@ -74,7 +78,7 @@ class Worths:
     async def _refresh(self) -> None:
         now = self._clock()
         costs = [found for found in self._costs().values() if now < found.expires_at]
-        ks = asked_ks(self._policy.current.policy)
+        ks = asked_ks(self._policy.current.policy, self._overlays())
         made_of = (await self._stages.newest(), ks, {found.key: found.measured_at for found in costs})
         if made_of == self._made_of:
             return
@@ -89,9 +93,10 @@ class Worths:
         self._known, self._made_of = known, made_of
 
 
-def asked_ks(policy: Policy) -> tuple[int, ...]:
-    """The K of every prod rule that can be predicted for."""
-    return tuple(sorted({rule.k for rule in policy.prod_rules if rule.k <= MOST_DRAFTS}))
+def asked_ks(policy: Policy, overlays: Overlays) -> tuple[int, ...]:
+    """Every K that a prod rule may ask for and that can be predicted for."""
+    ks = {k for rule in policy.prod_rules for k in overlays.ks(rule)}
+    return tuple(sorted(k for k in ks if k <= MOST_DRAFTS))
 
 
 def worths_of(

@@ -179,11 +179,17 @@ def write_file(file: Path, scope: Scope, comment: str) -> str:
         OSError: The file cannot be read or written.
     """
     line = line_of(scope)
-    before = file.read_text(encoding="utf-8", errors="replace") if file.exists() else None
-    # A line added to a file that kills everything could narrow that.
-    if before is not None and _kills_everything(before):
-        return str(Scope())
-    text = f"{before or ''}# {' '.join(comment.split())}\n{line}\n"
+    before = ""
+    if file.exists():
+        try:
+            before = file.read_bytes().decode()
+        except UnicodeDecodeError:
+            return str(Scope())
+        # A line added to a file that kills everything could narrow that.
+        if _kills_everything(before):
+            return str(Scope())
+    kept = [f"{before.rstrip()}\n"] if before else []
+    text = "".join([*kept, f"# {' '.join(comment.split())}\n", f"{line}\n"])
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft.write_text(text, encoding="utf-8")

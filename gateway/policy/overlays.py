@@ -169,6 +169,11 @@ class Overlays:
             changed_by.append(shorter)
         return rule, tuple(changed_by)
 
+    def ks(self, rule: Rule) -> frozenset[int]:
+        """Every K that `rule` may come to for some subject."""
+        lookaheads = (one for one in self.known if one.kind is OverlayKind.LOOKAHEAD)
+        return frozenset({rule.k, *(_fitted(one.k, rule) for one in lookaheads)})
+
     def kills(self, at: float) -> tuple[Overlay, ...]:
         """The kills in force at `at`."""
         return tuple(one for one in self.known if one.kind is OverlayKind.KILL and one.holds(at))

@@ -20,7 +20,7 @@ class MetaRows:
 
     @unbroken
     async def changes(self) -> int:
-        """A number that moves with every change of backends or keys, whoever made it."""
+        """A number that moves with every change of what processes share, whoever made it."""
         async with self._database.reading() as connection:
             found = await connection.scalar(select(meta.c.number).where(meta.c.name == _CHANGES))
         return found or 0

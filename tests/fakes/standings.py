@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from gateway.fleet.load import Load
 from gateway.fleet.model import Backend
 from gateway.fleet.registry import Registry
 from gateway.fleet.runners import Runners
-from gateway.policy.overlays import NO_OVERLAYS, Overlays
+from gateway.policy.overlays import NO_OVERLAYS, Overlays, Stop, Subject
 from gateway.policy.standing import Standing
 from gateway.policy.watch import PolicyHolder
 from gateway.store.store import Store
@@ -50,14 +51,26 @@ def costs(key: CostKey, at: float, *, plain: float = 0.070, step: float = 0.075)
 
 @dataclass
 class ScriptedMeter:
-    """Measures at once, and keeps what it was asked for. Fails with `failure` while there is one."""
+    """Measures at once, and keeps what it was asked for. Fails with `failure` while there is one.
+
+    Attributes:
+        hangs: Never comes to an end.
+        killed: Backends of which a kill speaks.
+    """
 
     clock: FakeClock
     failure: str = ""
     asked: list[CostKey] = field(default_factory=list)
+    hangs: bool = False
+    killed: set[str] = field(default_factory=set)
+
+    def stop(self, subject: Subject) -> Stop | None:
+        return Stop("killed", "by a test") if subject.backend in self.killed else None
 
     async def measure(self, backend: Backend, keys: Sequence[CostKey]) -> list[Calibration]:
         self.asked += keys
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.failure:
             raise CalibrationFailed(backend.name, self.failure)
         return [costs(key, self.clock()) for key in keys]
@@ -69,7 +82,13 @@ def calibrations_of(
     """Calibrations in a real store, measured by a script."""
     meter = ScriptedMeter(clock)
     calibrations = Calibrations(
-        store=store, meter=meter, registry=registry, runners=runners.live, load=load, clock=clock
+        store=store,
+        meter=meter,
+        registry=registry,
+        runners=runners.live,
+        load=load,
+        stop=meter.stop,
+        clock=clock,
     )
     return calibrations, meter
 
@@ -84,7 +103,9 @@ def standings_of(
     overlays: Callable[[], Overlays] = lambda: NO_OVERLAYS,
 ) -> Standings:
     """Standings over a real store."""
-    worths = Worths(stages=store.stages, policy=policy, costs=calibrations.known, clock=clock)
+    worths = Worths(
+        stages=store.stages, policy=policy, overlays=overlays, costs=calibrations.known, clock=clock
+    )
     return Standings(
         load=load,
         runners=runners.live,

@@ -83,6 +83,8 @@ async def test_an_explanation_names_the_overlay(control: ControlPlane) -> None:
         (KILL, {"tenat": "a"}, "tenat"),
         (KILL, {"rule": "code"}, "rule"),
         (KILL, {"tenant": ""}, "tenant"),
+        (KILL, {"reason": "two\nlines"}, "reason"),
+        (KILL, {"author": "nul\0"}, "author"),
         (KILL, {"lasts": "soon"}, "60s, 10m, 2h"),
         (KILL, {"lasts": 0}, "lasts"),
         (OVERLAYS, {"kind": "promote", "reason": "r"}, "kind"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from tests.fakes.fleet import registered
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.standings import ScriptedMeter, calibrations_of
 from tests.fakes.stores import opened_store
+from tests.fakes.waiting import until
 
 KEY = CostKey(backend="gpu-1", model="m", strategy="fanout", drafter="ngram", band="1")
 NEEDS = {way.strategy: way.needs for way in WAYS}
@@ -85,6 +87,39 @@ async def test_what_a_request_lacked_is_measured_once(parts: Parts) -> None:
     await parts.calibrations.measure_wanted_once()
     assert parts.meter.asked == [KEY]
     assert list(parts.calibrations.known()) == [KEY]
+
+
+async def test_what_a_kill_speaks_of_is_not_measured_until_it_is_lifted(parts: Parts) -> None:
+    await parts.register(PLAIN)
+    parts.meter.killed.add("gpu-1")
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert parts.meter.asked == []
+    parts.meter.killed.clear()
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert parts.meter.asked == [KEY]
+
+
+async def test_a_kill_breaks_off_what_is_being_measured(parts: Parts) -> None:
+    await parts.register(PLAIN)
+    parts.meter.hangs = True
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    measuring = asyncio.create_task(parts.calibrations.measure_wanted_once())
+    await until(lambda: bool(parts.meter.asked))
+    parts.meter.killed.add("other")
+    parts.calibrations.check()
+    await asyncio.sleep(0)
+    assert not measuring.done()
+    parts.meter.killed.add("gpu-1")
+    parts.calibrations.check()
+    await measuring
+    assert parts.calibrations.known() == {}
+    parts.meter.killed.clear()
+    parts.meter.hangs = False
+    parts.calibrations.want(PLAIN, "m", "ngram", 1)
+    await parts.calibrations.measure_wanted_once()
+    assert list(parts.calibrations.known()) == [KEY], "without a cool-down, since nothing had failed"
 
 
 async def test_every_load_band_is_measured_by_itself(parts: Parts) -> None:

@@ -13,6 +13,7 @@ from gateway.evidence.loop_costs import CostKey, WorthKey
 from gateway.evidence.worths import NEWEST_ANSWERS, Worths, asked_ks, worths_of
 from gateway.policy.load import LoadedPolicy
 from gateway.policy.model import Policy
+from gateway.policy.overlays import NO_OVERLAYS, Overlay, OverlayKind, Overlays, Scope
 from gateway.store.model import ReplayedAnswer
 from gateway.store.stages import row_of
 from gateway.store.store import Store
@@ -79,8 +80,21 @@ def test_answers_that_differ_widen_the_interval() -> None:
 
 
 def test_only_the_k_of_prod_rules_that_can_be_predicted_for_are_asked_about() -> None:
-    assert asked_ks(policy(5, 3, 5, 9)) == (3, 5)
-    assert asked_ks(policy(5, mode="shadow")) == ()
+    assert asked_ks(policy(5, 3, 5, 9), NO_OVERLAYS) == (3, 5)
+    assert asked_ks(policy(5, mode="shadow"), NO_OVERLAYS) == ()
+
+
+def test_a_k_that_an_overlay_asks_for_is_predicted_too() -> None:
+    shorter = Overlay(
+        id="o",
+        kind=OverlayKind.LOOKAHEAD,
+        scope=Scope(rule="*"),
+        value=2,
+        author="a",
+        reason="b",
+        created_at=0,
+    )
+    assert asked_ks(policy(5, 3), Overlays((shorter,))) == (2, 3, 5)
 
 
 class Holder:
@@ -100,7 +114,13 @@ async def keep(store: Store, **changes: Any) -> None:
 
 
 def worths(store: Store, clock: FakeClock) -> Worths:
-    return Worths(stages=store.stages, policy=Holder(policy(5)), costs=lambda: {KEY: COSTS}, clock=clock)
+    return Worths(
+        stages=store.stages,
+        policy=Holder(policy(5)),
+        overlays=lambda: NO_OVERLAYS,
+        costs=lambda: {KEY: COSTS},
+        clock=clock,
+    )
 
 
 async def test_worths_follow_the_stored_answers(store: Store) -> None:

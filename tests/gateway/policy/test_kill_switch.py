@@ -145,9 +145,15 @@ def test_writing_adds_to_what_is_killed(file: Path) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "all", "what?"])
-def test_writing_never_narrows_a_file_that_kills_everything(file: Path, text: str) -> None:
-    file.write_text(text)
+def test_writing_keeps_what_was_written_by_hand(file: Path) -> None:
+    file.write_text("# by hand\ntenant a")
+    assert write_file(file, Scope(tenant="b"), "") == "tenant a; tenant b"
+    assert file.read_text().startswith("# by hand\ntenant a\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"all", b"what?", b"# \xff\ntenant b\n"])
+def test_writing_never_narrows_a_file_that_kills_everything(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
     assert write_file(file, Scope(tenant="a"), "") == "everything"
     assert EVERYTHING in scopes_of(switch_at(file))
 

@@ -175,6 +175,12 @@ def test_the_switch_and_the_store_kill_together() -> None:
     assert joined((overlay(id="o2"),), (overlay(),)).kills(NOON) == (overlay(), overlay(id="o2"))
 
 
+def test_every_k_that_a_rule_may_come_to_is_told() -> None:
+    known = Overlays((overlay("lookahead", 3, rule="chat"), overlay("lookahead", 9, rule="x"), overlay()))
+    assert known.ks(rule(Mode.PROD, lookahead=5)) == {3, 5}
+    assert known.ks(rule(Mode.PROD, lookahead=Lookahead(min=4, max=8))) == {4, 8}
+
+
 MODES = st.sampled_from(list(Mode))
 LENGTHS = st.integers(1, MAX_LOOKAHEAD)
 LOOKAHEADS = st.one_of(
