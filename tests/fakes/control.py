@@ -148,6 +148,12 @@ def page() -> bytes:
     return b"ace_requests_total 1.0\n"
 
 
+def readiness_parts(control: ControlPlane) -> dict[str, Any]:
+    """What a gateway's readiness looks at, all read."""
+    looked_at = ("store", "registry", "keys", "policy", "fleet", "overlays")
+    return {name: control.parts[name] for name in looked_at}
+
+
 def operation_of(**parts: Any) -> APIRouter:
     """Its operation routes."""
     return operation_routes(Readiness(**{"drain": Drain(), **parts}), page)

@@ -10,7 +10,7 @@ import pytest
 from gateway.fleet.file import FleetHolder
 from gateway.fleet.model import Process
 from gateway.fleet.processes import Sighting
-from tests.fakes.control import ControlPlane, error_of
+from tests.fakes.control import ControlPlane, error_of, operation_of, readiness_parts
 from tests.fakes.probing import ALIVE, REFUSED
 from tests.gateway.control.test_backends import BACKENDS, add
 
@@ -38,7 +38,8 @@ async def following(control: ControlPlane, tmp_path: Path) -> FleetHolder:
 
 @pytest.fixture
 def http(control: ControlPlane, following: FleetHolder) -> httpx.AsyncClient:
-    return control.client_with(fleet=following)
+    operation = operation_of(**readiness_parts(control) | {"fleet": following})
+    return control.client_with(fleet=following, operation=operation)
 
 
 def entry(name: str, **values: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,16 +12,9 @@ from gateway.fleet.file import FleetHolder
 from gateway.fleet.registry import Registry
 from gateway.keys import KeyRing
 from gateway.store.store import Store
-from tests.fakes.control import RUNNER, ControlPlane, client_of, error_of, operation_of
+from tests.fakes.control import RUNNER, ControlPlane, client_of, error_of, operation_of, readiness_parts
 from tests.fakes.probing import ScriptedHealth, ScriptedProbe, examiner_of
 from tests.fakes.stores import store_url
-
-
-def started(control: ControlPlane) -> dict[str, Any]:
-    """What a gateway's readiness looks at, all read."""
-    return {
-        name: control.parts[name] for name in ("store", "registry", "keys", "policy", "fleet", "overlays")
-    }
 
 
 async def test_a_process_that_answers_is_alive(control: ControlPlane) -> None:
@@ -78,7 +70,7 @@ async def test_what_has_not_been_read_yet_is_a_reason(control: ControlPlane, tmp
 
 async def test_a_gateway_that_is_not_ready_answers_503(control: ControlPlane) -> None:
     unread = KeyRing(store=control.store, clock=control.clock, anonymous_allowed=True)
-    operation = operation_of(**started(control) | {"keys": unread})
+    operation = operation_of(**readiness_parts(control) | {"keys": unread})
     async with control.client_with(operation=operation) as http:
         reply = await http.get("/readyz")
     assert reply.status_code == 503
@@ -87,7 +79,9 @@ async def test_a_gateway_that_is_not_ready_answers_503(control: ControlPlane) ->
 
 async def test_a_gateway_that_drains_is_alive_and_not_ready(control: ControlPlane) -> None:
     drain = Drain(delay_s=60)
-    async with client_of(create_operations_app(operation_of(**started(control), drain=drain))) as http:
+    async with client_of(
+        create_operations_app(operation_of(**readiness_parts(control), drain=drain))
+    ) as http:
         assert (await http.get("/readyz")).status_code == 200
         drain.begin(lambda: None)
         reply = await http.get("/readyz")
@@ -96,7 +90,7 @@ async def test_a_gateway_that_drains_is_alive_and_not_ready(control: ControlPlan
 
 
 async def test_the_operations_port_has_its_three_routes_and_asks_for_no_key(control: ControlPlane) -> None:
-    app = create_operations_app(operation_of(**started(control)))
+    app = create_operations_app(operation_of(**readiness_parts(control)))
     async with client_of(app) as http:
         http.headers.clear()
         for path in ("/healthz", "/readyz", "/metrics"):
