@@ -19,16 +19,13 @@ import gateway
 from draftrunner.__main__ import _parser as draft_side_parser
 from draftrunner.service import create_app as create_runner
 from gateway.policy.load import load_policy
-from gateway.settings import ALLOWED, Settings
+from gateway.settings import Settings
 from tests.ops.helm.chart import CHART, NAME, Document, Rendered, render
 from tests.ops.helm.value_sets import EVERYTHING, POLICY, VALUE_SETS
 
 pytestmark = pytest.mark.ops
 
 KUBERNETES = ("1.25", "1.31", "1.37")
-
-# LEAD: settings that arrive with other branches; empty this when gateway.settings knows them.
-ARRIVING = {"ACE_FLEET_PATH", "ACE_KILL_FILE"} - {f"ACE_{name.upper()}" for name in ALLOWED}
 
 SERVICE_MONITOR = {
     "type": "object",
@@ -74,7 +71,7 @@ def rendered(values: Document) -> Rendered:
 
 def settings_of(env: dict[str, str]) -> Settings:
     """What the gateway reads from an environment."""
-    return Settings.load({name: value for name, value in env.items() if name not in ARRIVING})
+    return Settings.load(env)
 
 
 def gateway_of(rendered: Rendered) -> str:
