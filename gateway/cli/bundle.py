@@ -26,7 +26,9 @@ CONTENTS = {
     "doctor.json": "what `ace doctor` says",
     "machine.json": "this machine: system, processors, memory, Python and every package's version",
     "installation.json": "the gateway's own versions, and its settings, of secrets only whether they are set",
-    "policy.json": "the policy in force",
+    "policy.json": "the policy in force, with its text",
+    "policy_history.json": "which policies have been in force, when, by whom and why",
+    "overlays.json": "kills, demotions and shorter drafts in force",
     "backends.json": "backends with their findings; of a credential only whether there is one",
     "runners.json": "draft runners",
     "stages.json": f"the newest {_STAGES} stage records: numbers and names, no text",
@@ -66,9 +68,11 @@ def contents(client: GatewayClient, gathered: Gathered) -> dict[str, str]:
         "machine.json": _machine(),
         "installation.json": _installation(gathered),
         "policy.json": gathered.policy,
+        "policy_history.json": _asked(client, gathered, "/admin/v1/policy/history", "revisions"),
+        "overlays.json": gathered.overlays,
         "backends.json": None if gathered.backends is None else [_backend(b) for b in gathered.backends],
         "runners.json": gathered.runners,
-        "stages.json": _stages(client) if gathered.runners is not None else None,
+        "stages.json": _asked(client, gathered, "/admin/v1/stages", "stages", limit=_STAGES),
     }
     files = {
         name: json.dumps(answer, indent=1, ensure_ascii=False)
@@ -92,9 +96,12 @@ def _backend(backend: Mapping[str, Any]) -> dict[str, Any]:
     return {**backend, "credential": "set" if backend["credential"] else None}
 
 
-def _stages(client: GatewayClient) -> Any:
+def _asked(client: GatewayClient, gathered: Gathered, path: str, wanted: str, **query: object) -> Any:
+    """What a further route for operators answers; None where such routes cannot be had."""
+    if gathered.runners is None:
+        return None
     try:
-        return client.get("/admin/v1/stages", limit=_STAGES)["stages"]
+        return client.get(path, **query)[wanted]
     except click.ClickException as error:
         return {"error": error.message}
 

@@ -26,6 +26,8 @@ _OPTIONAL = {
     "asyncpg": "PostgreSQL as the store: pip install asyncpg",
 }
 _SKEW_S = 2.0
+_SWITCH = "switch"
+"""The id of kills that no store holds."""
 _LITTLE_ROOM = 2**30
 _NO_ROOM = 64 * 2**20
 
@@ -58,7 +60,7 @@ class Gathered:
         store: A look at the database from here, where the gateway does not answer.
         gateway_error: Why the gateway could not be asked.
         token_error: Why the gateway's routes for operators could not be asked.
-        ready, installation, policy, backends, runners: What its routes answered.
+        ready, installation, policy, overlays, backends, runners: What its routes answered.
         metrics: Its page for Prometheus.
         skew_s: Its clock minus this one, in seconds.
     """
@@ -72,6 +74,7 @@ class Gathered:
     ready: Answer | None = None
     installation: Answer | None = None
     policy: Answer | None = None
+    overlays: Sequence[Answer] | None = None
     backends: Sequence[Answer] | None = None
     runners: Sequence[Answer] | None = None
     metrics: str | None = None
@@ -126,6 +129,22 @@ def policy(gathered: Gathered) -> Iterator[Diagnosis]:
         yield Diagnosis("policy", WARNING, "no policy was given, so everything is off", "ace init")
     else:
         yield Diagnosis("policy", OK, said)
+
+
+def overlays(gathered: Gathered) -> Iterator[Diagnosis]:
+    """What operators have taken away from what the policy allows."""
+    if gathered.overlays is None:
+        return
+    for overlay in gathered.overlays:
+        since = _time(overlay["created_at"])
+        said = f"{overlay['kind']} by {overlay['author']} since {since}: {overlay['reason']}"
+        if overlay["kind"] == "kill":
+            by_file = overlay["id"] == _SWITCH
+            yield Diagnosis("overlays", WARNING, said, "rm KILL_FILE" if by_file else "ace kill --lift")
+        else:
+            yield Diagnosis("overlays", OK, said)
+    if not gathered.overlays:
+        yield Diagnosis("overlays", OK, "none: the policy holds as it stands")
 
 
 def store(gathered: Gathered) -> Iterator[Diagnosis]:
@@ -272,6 +291,7 @@ CHECKS: tuple[Callable[[Gathered], Iterator[Diagnosis]], ...] = (
     settings,
     the_gateway,
     policy,
+    overlays,
     store,
     backends,
     runners,

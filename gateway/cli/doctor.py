@@ -20,7 +20,13 @@ from gateway.settings import Settings
 
 _PATH = click.Path(path_type=Path)
 _TIME_LIMIT_S = 15.0
-_ROUTES = {"installation": None, "policy": None, "backends": "backends", "runners": "runners"}
+_ROUTES = {
+    "installation": None,
+    "policy": None,
+    "overlays": "overlays",
+    "backends": "backends",
+    "runners": "runners",
+}
 """Routes for operators, and the field of the answer that is wanted; None wants all of it."""
 
 look_here = (

@@ -169,7 +169,7 @@ def test_none_is_in_a_support_bundle_which_says_what_it_holds(site: Site) -> Non
     files = unpacked(site.folder / "bundle.tar.gz")
     assert set(files) == {
         "doctor.json", "machine.json", "installation.json", "policy.json", "backends.json", "runners.json",
-        "stages.json", "metrics.txt", "log.txt",
+        "stages.json", "metrics.txt", "log.txt", "overlays.json", "policy_history.json",
     }  # fmt: skip
     assert all(name in done.stdout for name in files)
     without_canaries("".join(files.values()) + done.stdout + done.stderr, site)

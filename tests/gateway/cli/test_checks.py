@@ -36,6 +36,7 @@ def healthy(**changes: Any) -> Gathered:
         "ready": {"ready": True, "reasons": [], "warnings": []},
         "installation": INSTALLATION,
         "policy": POLICY,
+        "overlays": [],
         "backends": [BACKEND],
         "runners": [RUNNER],
         "metrics": PAGE,
@@ -79,11 +80,15 @@ IMPOSSIBLE = {"executors": [{"name": "x", "possible": False, "sentence": "x lack
 DOWN = {"state": "down", "state_reason": "refused"}
 REFUSED = POLICY | {"error": "p.yaml:7: no"}
 
+KILL = {"id": "1a", "kind": "kill", "author": "ann", "reason": "too slow", "created_at": 0.0}
+
 PROBLEMS: dict[str, Problem] = {
     "a variable": ({"settings_error": "ACE_PROT is unknown."}, "settings", PROBLEM, "ACE_PROT", "--help"),
     "a policy file": ({"policy_error": "p.yaml:3: no"}, "policy file", PROBLEM, "p.yaml:3", "policy check"),
     "a newer policy": ({"policy": REFUSED}, "policy", PROBLEM, "p.yaml:7", "ace policy check /p.yaml"),
     "no policy": ({"policy": POLICY | {"source": "default"}}, "policy", WARNING, "is off", "ace init"),
+    "a kill": ({"overlays": [KILL]}, "overlays", WARNING, "kill by ann", "ace kill --lift"),
+    "a kill by file": ({"overlays": [KILL | {"id": "switch"}]}, "overlays", WARNING, "kill by ann", "rm "),
     "a store that is down": (of_store(error="disk I/O error"), "store", PROBLEM, "disk I/O", "df -h"),
     "a store of old": (of_store(revision="0001"), "store", PROBLEM, "needs 0006", "ace serve"),
     "a disk with little room": (of_store(bytes_free=2**29), "store", WARNING, "512 MiB", "df -h"),

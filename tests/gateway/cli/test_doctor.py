@@ -18,6 +18,7 @@ def all_answers(now: float) -> list[tuple[int, object]]:
         (200, PAGE),
         (200, INSTALLATION | {"now": now}),
         (200, POLICY),
+        (200, {"overlays": []}),
         (200, {"backends": [BACKEND]}),
         (200, {"runners": [RUNNER]}),
     ]
@@ -56,7 +57,7 @@ def test_a_problem_ends_with_status_1_and_says_what_to_type(
     ace: Ace, rest: RestGateway, at_home: Path
 ) -> None:
     rest.answers = all_answers(0.0)
-    rest.answers[4] = (200, {"backends": []})
+    rest.answers[5] = (200, {"backends": []})
     result = ace("doctor", "--gateway", rest.url)
     assert result.exit_code == 1
     assert "problem  backends: none is registered\n         -> ace backends add NAME URL" in result.output

@@ -57,6 +57,7 @@ class Gateways:
             self.folder / f"{name}.log",
             {
                 "ACE_STORE_URL": self.database,
+                "ACE_POLICY_SOURCE": "store",
                 "ACE_ADMIN_TOKEN": ADMIN_TOKEN,
                 "ACE_RUNNER_TOKEN": RUNNER_TOKEN,
             },
@@ -84,6 +85,12 @@ class Gateways:
 
     def is_up(self, backend: str, at: int) -> bool:
         return self.state_of(backend, at=at) == "up"
+
+    def explained(self, tenant: str, *, at: int) -> dict[str, Any]:
+        """What one gateway decides about a tenant's request."""
+        facts = {"model": "m", "tenant": tenant}
+        answer = self.ask("POST", "/admin/v1/policy/explain", at=at, json=facts)
+        return dict(answer.raise_for_status().json()["decision"])
 
     def dropped(self, *, at: int) -> float:
         """Stage records that one gateway could not keep."""

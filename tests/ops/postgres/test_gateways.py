@@ -54,6 +54,24 @@ class Changes:
         self._gateways.ask("DELETE", f"/admin/v1/keys/{made['id']}").raise_for_status()
         return lambda at: self._status_with(made["key"], at) == 401
 
+    def a_kill_is_thrown(self) -> Callable[[int], bool]:
+        self._gateways.ask("POST", "/admin/v1/kill", json={"reason": "a test"}).raise_for_status()
+        return lambda at: self._gateways.explained("shadow", at=at)["reason"] == "killed"
+
+    def a_rule_is_demoted(self) -> Callable[[int], bool]:
+        overlay = {"kind": "demote", "scope": {"rule": "shadow"}, "value": "off", "reason": "a test"}
+        self._gateways.ask("POST", "/admin/v1/overlays", json=overlay).raise_for_status()
+        return lambda at: self._gateways.explained("shadow", at=at)["mode"] == "off"
+
+    def a_policy_is_put(self) -> Callable[[int], bool]:
+        held = self._gateways.ask("GET", "/admin/v1/policy").json()
+        new = {"text": "version: 1\n", "based_on": held["revision"], "reason": "a test"}
+        put = self._gateways.ask("PUT", "/admin/v1/policy", json=new).raise_for_status().json()
+        return lambda at: self._revision_at(at) == put["revision"]
+
+    def _revision_at(self, at: int) -> str:
+        return str(self._gateways.ask("GET", "/admin/v1/policy", at=at).json()["revision"])
+
     def _status_with(self, key: str, at: int) -> int:
         headers = {"authorization": f"Bearer {key}"}
         return httpx.get(f"{self._gateways.urls[at]}/v1/models", headers=headers, trust_env=False).status_code
