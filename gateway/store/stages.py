@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, Column, ColumnElement, Integer, Select, cast, func, insert, select
 
+from gateway.evidence.comparable import speed_counts
 from gateway.evidence.loop_costs import load_band
 from gateway.evidence.multiplier import temperature_band
-from gateway.loop.errors import WhyPlain
-from gateway.policy.blocks import SPANS_A_SWITCH, Block
+from gateway.policy.blocks import Block
 from gateway.store.curves import COUNTED, Curve, curve_of, summed_curves
 from gateway.store.database import Database, delete_picked, unbroken
 from gateway.store.model import ArmBlock, ReasonCount, ReplayedAnswer, StageGroup, StageQuery
@@ -19,10 +19,6 @@ from gateway.store.tables import stage_records
 from gateway.telemetry.record import StageRecord
 
 MAX_GROUPS = 500
-
-_OF_SPECULATION = (None, WhyPlain.SLOWER_THAN_PLAIN)
-"""Reasons of a speculated answer whose speed is what speculation came to. Giving up because it is slow is a
-part of it, or only what went well would count; a lost draft runner is not."""
 
 _GROUPED_BY = (
     stage_records.c.model,
@@ -72,20 +68,13 @@ def row_of(record: StageRecord) -> Row:
     row: Row = {name: payload[name] for name in _COPIED}
     row["temperature_band"] = temperature_band(record.temperature)
     row["load_band"] = None if record.running is None else load_band(record.running)
-    if _speed_counts(record):
+    if speed_counts(record):
         row |= {"timed_tokens": record.decode_tokens, "timed_seconds": record.decode_seconds}
     else:
         row |= {"timed_tokens": None, "timed_seconds": None}
     for name in _LONG:
         del payload[name]
     return {**row, "payload": payload}
-
-
-def _speed_counts(record: StageRecord) -> bool:
-    """Whether a speed may enter a multiplier: measured, of one arm only, and of what was asked for."""
-    if record.tokens_per_second is None or record.multiplier_reason == SPANS_A_SWITCH:
-        return False
-    return record.action != "speculate" or record.reason in _OF_SPECULATION
 
 
 class StageRows:

@@ -24,9 +24,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from gateway.errors import GatewayError
+from gateway.evidence.comparable import speed_counts
 from gateway.fleet.model import BackendState, FleetSnapshot
 from gateway.policy.model import MAX_LOOKAHEAD, Action, Policy
-from gateway.policy.overlays import KILLED
 from gateway.telemetry.record import AccessRecord, StageRecord
 
 _WHERE = ("model", "backend", "rule")
@@ -49,7 +49,7 @@ COUNTERS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "ace_decode_tokens_total": (
         ("arm", *_WHERE),
-        "Tokens decoded in prod after the first emission: arm spec or control.",
+        "Tokens of comparable prod answers after the first emission: arm spec or control.",
     ),
     "ace_decode_seconds_total": (
         ("arm", *_WHERE),
@@ -188,7 +188,7 @@ class Metrics:
             self._add("ace_spec_bypass_total", 1, self._labels.reason(record.reason), *where)
         elif record.action == Action.SKIP:
             self._add("ace_shadow_skipped_total", 1, self._labels.reason(record.reason), *where)
-        elif record.action in _ARMS and record.reason != KILLED:
+        elif record.action in _ARMS and speed_counts(record):
             self._decoded(_ARMS[record.action], record, where)
         if record.action in (Action.SPECULATE, Action.WOULD_SPECULATE):
             self._speculated(record, (record.mode, *where, record.drafter or _NONE, record.executor or _NONE))
@@ -198,9 +198,8 @@ class Metrics:
         self._add("ace_records_dropped_total", count, sink)
 
     def _decoded(self, arm: str, record: StageRecord, where: tuple[str, ...]) -> None:
-        if record.decode_tokens is not None and record.decode_seconds is not None:
-            self._add("ace_decode_tokens_total", record.decode_tokens, arm, *where)
-            self._add("ace_decode_seconds_total", record.decode_seconds, arm, *where)
+        self._add("ace_decode_tokens_total", record.decode_tokens or 0, arm, *where)
+        self._add("ace_decode_seconds_total", record.decode_seconds or 0, arm, *where)
 
     def _speculated(self, record: StageRecord, labels: tuple[str, ...]) -> None:
         self._add("ace_spec_steps_total", record.steps or 0, *labels)

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -135,8 +136,18 @@ def test_a_control_request_moves_the_control_arm_and_nothing_of_speculation(gate
     assert gateway.value("ace_spec_steps_total") is None
 
 
-def test_decode_counts_need_tokens_and_seconds_alike(gateway: Gateway) -> None:
-    gateway.metrics.stage(stage(decode_seconds=None))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decode_seconds": None, "tokens_per_second": None},
+        {"multiplier_reason": "spans_a_switch"},
+        {"reason": "killed"},
+        {"reason": "runner_lost"},
+        {"looping": True},
+    ],
+)
+def test_a_speed_that_may_not_be_compared_is_in_no_arm(gateway: Gateway, changes: dict[str, Any]) -> None:
+    gateway.metrics.stage(stage(**changes))
     assert gateway.value("ace_decode_tokens_total") is None
     assert gateway.value("ace_spec_steps_total") == 10
 
@@ -255,13 +266,6 @@ def test_the_policy_in_force_and_kills_can_be_alerted_on() -> None:
     assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev1") is None
     assert gateway.value("ace_policy_loaded_timestamp_seconds", revision="rev2") == 6.0
     assert gateway.value("ace_kill_active") == 2
-
-
-def test_the_speed_of_an_answer_that_a_kill_cut_is_in_no_arm() -> None:
-    gateway = Gateway()
-    gateway.metrics.stage(stage(action="speculate", reason="killed"))
-    assert gateway.value("ace_decode_tokens_total") is None
-    assert gateway.value("ace_spec_draft_tokens_total")
 
 
 WORKER = """
