@@ -45,7 +45,7 @@ pytestmark = pytest.mark.ops
             "policy.text and policy.existingConfigMap are both given",
         ),
         (
-            {"fleet": {"text": "backends: []\n", "existingConfigMap": "mine"}},
+            {"fleet": {"text": "version: 1\n", "existingConfigMap": "mine"}},
             "fleet.text and fleet.existingConfigMap are both given",
         ),
         (

@@ -18,10 +18,11 @@ import yaml
 import gateway
 from draftrunner.__main__ import _parser as draft_side_parser
 from draftrunner.service import create_app as create_runner
+from gateway.fleet.file import load_fleet
 from gateway.policy.load import load_policy
 from gateway.settings import Settings
 from tests.ops.helm.chart import CHART, NAME, Document, Rendered, render
-from tests.ops.helm.value_sets import EVERYTHING, POLICY, VALUE_SETS
+from tests.ops.helm.value_sets import EVERYTHING, FLEET, POLICY, VALUE_SETS
 
 pytestmark = pytest.mark.ops
 
@@ -260,10 +261,14 @@ def test_the_kill_switch_need_not_exist_when_the_pod_starts() -> None:
     assert rendered.env()["ACE_KILL_FILE"] == "/etc/ace/kill/kill"
 
 
-def test_a_fleet_is_mounted_like_the_policy() -> None:
-    rendered = render({"fleet": {"text": "backends: []\n"}})
-    assert rendered.one("ConfigMap", f"{NAME}-fleet")["data"] == {"fleet.yaml": "backends: []\n"}
+def test_a_fleet_is_mounted_like_the_policy_and_loads(tmp_path: Path) -> None:
+    rendered = render({"fleet": {"text": FLEET}})
+    data = rendered.one("ConfigMap", f"{NAME}-fleet")["data"]
+    assert data == {"fleet.yaml": FLEET}
     assert rendered.env()["ACE_FLEET_PATH"] == "/etc/ace/fleet/fleet.yaml"
+    file = tmp_path / "fleet.yaml"
+    file.write_text(data["fleet.yaml"])
+    assert [backend.name for backend in load_fleet(file).declarations] == ["vllm"]
 
 
 def test_credentials_are_references() -> None:

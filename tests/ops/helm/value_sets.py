@@ -32,11 +32,17 @@ BY_JSON = json.loads(
     }"""
 )
 
+FLEET = """\
+version: 1
+backends:
+  - {name: vllm, url: "http://vllm.models.svc:8000", discovery: dns, credential: "env:VLLM_KEY"}
+"""
+
 EVERYTHING: dict[str, Any] = {
     "imagePullSecrets": [{"name": "registry"}],
     "store": POSTGRESQL,
     "policy": {"text": POLICY},
-    "fleet": {"text": "backends: []\n"},
+    "fleet": {"text": FLEET},
     "killSwitch": {"configMap": "ace-kill"},
     "backendCredentials": {
         "env": [{"name": "VLLM_KEY", "secret": "model-servers", "key": "vllm"}],
