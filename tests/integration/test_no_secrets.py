@@ -195,8 +195,8 @@ def test_the_doctor_sees_a_healthy_gateway_and_shows_no_canary(site: Site) -> No
     assert (done.returncode, document["healthy"]) == (0, True), document
     parts = {diagnosis["part"] for diagnosis in document["diagnoses"]}
     assert parts == {
-        "installation", "settings", "gateway", "policy", "store", "backend b", "draft runners", "records",
-        "spans", "clock",
+        "installation", "settings", "gateway", "policy", "overlays", "store", "backend b", "draft runners",
+        "records", "spans", "clock",
     }  # fmt: skip
 
 
