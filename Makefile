@@ -95,7 +95,7 @@ bench: $(VENV)/.models
 	@$(PY) benchmarks/replay_cost.py
 
 bench-control: $(VENV)/.models
-	@echo "==> one engine under 1, 2 and 4 clients, and three ways to find out what speculation is worth (12 minutes)"
+	@echo "==> one engine under 1 and 4 clients, and three ways to find out what speculation is worth (13 minutes)"
 	@$(PY) benchmarks/control.py
 
 draft-model: $(VENV)/.models

@@ -150,12 +150,12 @@ def _together(clients: int, seconds: float, client: Callable[[Random, float], No
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--draft", default="draft_model")
     parser.add_argument("--k", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=24, help="of an answer, at most")
-    parser.add_argument("--blocks", type=int, default=16)
-    parser.add_argument("--block", type=int, default=8, help="seconds, for each concurrent client")
+    parser.add_argument("--blocks", type=int, default=14)
+    parser.add_argument("--block", type=int, default=6, help="seconds, for each concurrent client")
     asked = parser.parse_args()
 
     with TemporaryDirectory() as folder, ExitStack() as open_ones:
