@@ -55,6 +55,7 @@ def test_a_run_whose_skips_are_all_allowed_has_passed(pytester: pytest.Pytester)
     assert run(pytester, "--only-skip", "allowed.txt", allowed=allowed).ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_a_file_that_skips_itself_is_seen_from_a_parallel_run_too(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_whole=WHOLE_FILE)
     result = run(pytester, "--only-skip", "allowed.txt", "-n", "1")

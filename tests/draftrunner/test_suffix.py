@@ -149,6 +149,7 @@ profiles = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(profile=profiles, context=small_texts, answers=few_texts, k=st.integers(0, 16))
 @settings(deadline=None, max_examples=300)
 def test_proposals_follow_the_definition(

@@ -293,6 +293,7 @@ def test_a_correction_or_bonus_token_is_never_an_accepted_one(
     assert verify(draft, [7, 8, 9, 5].__getitem__) == Verdict(accepted=accepted, tokens=tokens)
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_draws_pass_a_chi_square_test() -> None:
     """On a five-token vocabulary, a likely and an unlikely draft together."""
     probabilities = [0.4, 0.3, 0.15, 0.1, 0.05]

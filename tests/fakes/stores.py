@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ async def store_at(url: str) -> AsyncIterator[Store]:
 _TABLES = Path(tempfile.mkdtemp(prefix="ace-tables-")) / "ace.db"
 """A database that has been migrated once for all tests of this process: that takes a tenth of a second."""
 
+_MAKING = threading.Lock()
+
 atexit.register(shutil.rmtree, _TABLES.parent, ignore_errors=True)
 
 
@@ -45,8 +48,9 @@ def _begin_with_tables(file: Path) -> None:
     """Copy the tables to where there is no database yet."""
     if file.exists():
         return
-    if not _TABLES.exists():
-        asyncio.run(_make_tables())
+    with _MAKING:
+        if not _TABLES.exists():
+            asyncio.run(_make_tables())
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     shutil.copy(_TABLES, file)
 

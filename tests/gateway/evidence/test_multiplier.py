@@ -166,6 +166,7 @@ def test_equal_arms_give_exactly_one() -> None:
     assert bootstrap_multiplier([(64, 1.5)] * 6, [(64, 1.5)] * 9, Random(1)) == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.slow
 @given(arms, arms, st.integers())
 def test_the_interval_is_ordered_and_inside_what_single_answers_allow(
     spec: list[Speed], control: list[Speed], seed: int
@@ -179,6 +180,7 @@ def test_the_interval_is_ordered_and_inside_what_single_answers_allow(
         assert least * (1 - 1e-9) <= number <= most * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(pairs, st.integers(), st.floats(0.1, 10))
 def test_slowing_every_plain_answer_scales_the_whole_interval(
     sample: list[Pair], seed: int, factor: float
@@ -190,6 +192,7 @@ def test_slowing_every_plain_answer_scales_the_whole_interval(
     assert after == pytest.approx(tuple(factor * number for number in before))
 
 
+@pytest.mark.slow
 @given(pairs, st.integers())
 def test_the_same_randomness_gives_the_same_interval(sample: list[Pair], seed: int) -> None:
     assert paired_multiplier(sample, Random(seed)) == paired_multiplier(sample, Random(seed))

@@ -514,6 +514,7 @@ def policies(draw: st.DrawFn) -> Policy:
     return Policy(version=1, defaults=Defaults(**draw(settings())), rules=rules)
 
 
+@pytest.mark.slow
 @given(policies())
 def test_a_policy_written_as_yaml_loads_as_itself(policy: Policy) -> None:
     values = policy.model_dump(mode="json", exclude_none=True)

@@ -149,6 +149,7 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{unheard.getsockname()[1]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_stop_is_bounded_and_what_was_not_delivered_is_counted(
     monkeypatch: pytest.MonkeyPatch, receiver: OtlpReceiver, nobody: str, hangs: bool

@@ -294,6 +294,7 @@ def in_a_worker(folder: Path, requests: int) -> dict[str, float]:
     return {s.name: s.value for family in families for s in family.samples}
 
 
+@pytest.mark.slow
 def test_every_worker_shows_the_sum_of_all_also_of_those_that_have_died(tmp_path: Path) -> None:
     in_a_worker(tmp_path, 3)
     page = in_a_worker(tmp_path, 2)
