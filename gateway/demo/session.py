@@ -28,10 +28,13 @@ from gateway.demo.setup import BACKEND_NAME, register_backend, runner_joined
 from gateway.demo.stack import Stack
 from gateway.demo.ties import undecided
 from gateway.evidence.loop_costs import load_band
+from gateway.fleet.engine_watch import INTERVAL_S
 from gateway.policy.model import DRAFTERS
 
 _RECORDS_WITHIN_S = 20.0
 _BACKEND_TIMEOUT_S = 120.0
+_SEEN_WITHIN_S = INTERVAL_S + 0.5
+"""By then the gateway has read the engine's load anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,8 @@ class Session:
             for number, block in enumerate(_blocks(prompts, pace.calibration_rounds)):
                 if number:
                     calibration.add_round()
+                # The gateway has to see that the calls made past it have ended, or it takes them for load.
+                time.sleep(_SEEN_WITHIN_S)
                 asked_of_block = measure(block, ask, ways=ways.__getitem__, first=len(trials))
                 trials += [with_ids(trial, self._tokenize) for trial in asked_of_block]
         return Evidence(

@@ -273,6 +273,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", openai.SUITE, ids=lambda question: question.capability.value)
 @settings(max_examples=60, deadline=None)
 @given(document=json_values, content_type=st.sampled_from(["application/json", "text/event-stream", ""]))

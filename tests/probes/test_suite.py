@@ -14,6 +14,8 @@ from probes.suite import SUITES, ProbeResult, probe
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.served import served
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = {"owned_by": "ace-embedded", "version": {"version": "1", "engine": "ace-embedded"}}
 
 

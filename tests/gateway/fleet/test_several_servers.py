@@ -28,6 +28,9 @@ def server(started_at: int) -> OpenAIServer:
     return OpenAIServer(metrics=f"process_start_time_seconds {started_at}\n", version={"version": "0.32.0"})
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def urls() -> Iterator[list[str]]:
     """Two servers that were started at different times."""

@@ -63,6 +63,7 @@ def test_tools_and_structured_output_give_the_answer_a_form() -> None:
     assert not is_structured(active_fields({"n": 2}))
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["messages", "prompt", "n", "tools", "stream_options"]) | st.text(), json_values

@@ -191,7 +191,9 @@ CASES = {
 POLICIES = {"off": policy_with("off"), "shadow": policy_with("shadow"), "prod": prod_policy()}
 
 
-@pytest.mark.parametrize("mode", POLICIES)
+@pytest.mark.parametrize(
+    "mode", ["prod", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("off", "shadow"))]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_leaves_each_record_once(
     name: str, mode: str, attached: Callable[[Recorded], None]
