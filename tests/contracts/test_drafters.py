@@ -12,6 +12,8 @@ from draftrunner.drafters import DRAFTERS
 from draftrunner.model import MAX_LOOKAHEAD, Drafter, Origin
 from draftrunner.profiles import PROFILES
 
+pytestmark = pytest.mark.slow
+
 DRAFTERS_BY_ID = {
     f"{name}-{profile.name}": make(profile)
     for name, make in DRAFTERS.items()

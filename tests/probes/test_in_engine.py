@@ -10,6 +10,8 @@ from probes.model import Finding, Support
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.served import served
 
+pytestmark = pytest.mark.slow
+
 Document = dict[str, Any]
 
 

@@ -14,6 +14,8 @@ from tests.fakes.raw_http import Answer, ask, post
 from tests.fakes.upstream import PATIENCE_S, Conversation, Script
 from tests.gateway.proxy.harness import policy_with, prod_policy, serving
 
+pytestmark = pytest.mark.slow
+
 STREAM = post(b'{"model":"m1","stream":true}')
 EVENT = (
     b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
