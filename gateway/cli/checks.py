@@ -12,6 +12,7 @@ from typing import Any, Literal
 from prometheus_client.parser import text_string_to_metric_families
 
 import gateway
+from gateway.policy.kill_switch import SWITCH_ID
 
 State = Literal["ok", "warning", "problem"]
 OK: State = "ok"
@@ -26,8 +27,6 @@ _OPTIONAL = {
     "asyncpg": "PostgreSQL as the store: pip install asyncpg",
 }
 _SKEW_S = 2.0
-_SWITCH = "switch"
-"""The id of kills that no store holds."""
 _LITTLE_ROOM = 2**30
 _NO_ROOM = 64 * 2**20
 
@@ -139,7 +138,7 @@ def overlays(gathered: Gathered) -> Iterator[Diagnosis]:
         since = _time(overlay["created_at"])
         said = f"{overlay['kind']} by {overlay['author']} since {since}: {overlay['reason']}"
         if overlay["kind"] == "kill":
-            by_file = overlay["id"] == _SWITCH
+            by_file = overlay["id"] == SWITCH_ID
             yield Diagnosis("overlays", WARNING, said, "rm KILL_FILE" if by_file else "ace kill --lift")
         else:
             yield Diagnosis("overlays", OK, said)

@@ -20,6 +20,7 @@ from gateway.evidence.multiplier import (
     paired_multiplier,
     what_is_missing,
 )
+from gateway.policy.blocks import REPLICA, SWITCHBACK
 from gateway.policy.model import Action
 from gateway.store.model import ArmBlock, StageGroup
 from gateway.store.store import Store
@@ -29,8 +30,6 @@ NEWEST_BLOCKS = 100
 
 _MOST_BLOCKS = 20 * NEWEST_BLOCKS
 """Speculated blocks in the time of those, of which there are many more."""
-
-SWITCHBACK, REPLICA = "switchback", "replica"
 
 
 async def multiplier_of(store: Store, group: StageGroup) -> dict[str, Any]:
@@ -54,10 +53,12 @@ async def multiplier_of(store: Store, group: StageGroup) -> dict[str, Any]:
     interval = await asyncio.to_thread(_interval, kind, _speeds(spec), _speeds(control))
     engine = await store.engine_blocks.of(group.backend, since=since)
     # A replica is an engine of its own, and its counter speaks for the control.
-    plain_engine = await store.engine_blocks.of(group.control_backend, since=since)
+    plain_engine = (
+        engine if kind == SWITCHBACK else await store.engine_blocks.of(group.control_backend, since=since)
+    )
     return _view(interval, None, kind, spec, control) | {
-        "ttft_ratio": _ratio(_mean_first_byte(spec), _mean_first_byte(control)),
-        "e2e_ratio": _ratio(_seconds_per_token(spec), _seconds_per_token(control)),
+        "ttft_ratio": ratio(_mean_first_byte(spec), _mean_first_byte(control)),
+        "e2e_ratio": ratio(_seconds_per_token(spec), _seconds_per_token(control)),
         "engine_tokens_per_second": {
             "spec": _engine_rate(engine, spec),
             "control": _engine_rate(plain_engine, control),
@@ -93,21 +94,22 @@ def _speeds(blocks: Sequence[ArmBlock]) -> tuple[Speed, ...]:
 
 
 def _mean_first_byte(blocks: Sequence[ArmBlock]) -> float | None:
-    return _ratio(sum(found.first_byte_seconds for found in blocks), sum(found.streamed for found in blocks))
+    return ratio(sum(found.first_byte_seconds for found in blocks), sum(found.streamed for found in blocks))
 
 
 def _seconds_per_token(blocks: Sequence[ArmBlock]) -> float | None:
-    return _ratio(sum(found.total_seconds for found in blocks), sum(found.answer_tokens for found in blocks))
+    return ratio(sum(found.total_seconds for found in blocks), sum(found.answer_tokens for found in blocks))
 
 
 def _engine_rate(engine: Sequence[EngineBlock], arm: Sequence[ArmBlock]) -> float | None:
     """Tokens per second of the engine as a whole, while it was busy in the blocks of one arm."""
     blocks = {found.block for found in arm}
     seen = [found for found in engine if found.block in blocks]
-    return _ratio(sum(found.tokens for found in seen), sum(found.busy_seconds for found in seen))
+    return ratio(sum(found.tokens for found in seen), sum(found.busy_seconds for found in seen))
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """`part` over `whole`; None where either is missing, or `whole` is 0."""
     return None if part is None or not whole else part / whole
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gateway.control.comparison import multiplier_of
+from gateway.control.comparison import multiplier_of, ratio
 from gateway.policy.model import DRAFTERS, Action, Mode
 from gateway.store.curves import Curve
 from gateway.store.model import ReasonCount, StageGroup
@@ -60,12 +60,8 @@ async def _bucket(store: Store, group: StageGroup, curve: Curve | None) -> dict[
     tokens, seconds = shown.pop("timed_tokens"), shown.pop("timed_seconds")
     return {
         **shown,
-        "acceptance_rate": _ratio(group.accepted_tokens, group.draft_tokens),
-        "tokens_per_second": _ratio(tokens, seconds),
+        "acceptance_rate": ratio(group.accepted_tokens, group.draft_tokens),
+        "tokens_per_second": ratio(tokens, seconds),
         "multiplier": await multiplier_of(store, group),
         "k_curve": curve,
     }
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole

@@ -15,6 +15,7 @@ from gateway.errors import CredentialMissing
 from gateway.evidence.engine_blocks import BlockTally, EngineBlock, Look
 from gateway.fleet.credentials import auth_headers
 from gateway.fleet.destination import destination_of
+from gateway.fleet.health import read_body
 from gateway.fleet.load import Load
 from gateway.fleet.model import Backend, BackendState, FleetSnapshot
 from probes.load_gauge import PATH, read_load
@@ -95,12 +96,7 @@ class EngineWatch:
             ) as reply,
         ):
             reply.raise_for_status()
-            page = bytearray()
-            async for chunk in reply.content.iter_any():
-                page += chunk
-                if len(page) > _MAX_PAGE_BYTES:
-                    raise ValueError(f"more than {_MAX_PAGE_BYTES} bytes of answer")
-        return bytes(page)
+            return await read_body(reply, most=_MAX_PAGE_BYTES)
 
 
 def _has_gauge(backend: Backend) -> bool:

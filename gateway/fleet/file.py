@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import sys
@@ -19,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from gateway.errors import FleetError, MalformedRequest
 from gateway.fleet.declared import NewBackend, declaration_of
 from gateway.fleet.model import Declaration
+from gateway.policy.load import revision_of
 from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
 from gateway.policy.yaml_tree import Block, Complaint, line_of, read_yaml
 from gateway.settled import SettledFile, decoded, read_content
@@ -87,8 +87,7 @@ def fleet_from(content: bytes, source: str, *, at: float) -> LoadedFleet:
     if complaints:
         lines = (f"{source}:{complaint.line}: {complaint.text}" for complaint in sorted(set(complaints)))
         raise FleetError("\n".join(lines))
-    revision = hashlib.sha256(content).hexdigest()[:12]
-    return LoadedFleet(declarations=declarations, revision=revision, source=source, loaded_at=at)
+    return LoadedFleet(declarations=declarations, revision=revision_of(content), source=source, loaded_at=at)
 
 
 def fleet_schema() -> dict[str, Any]:

@@ -159,7 +159,7 @@ class HttpHealthCheck:
             allow_redirects=False,
             server_hostname=to.server_name,
         ) as reply:
-            body = await _read(reply) if reply.status == 200 else b""
+            body = await read_body(reply, most=_MAX_ANSWER_BYTES) if reply.status == 200 else b""
             return _Page(reply.status, reply.content_type, body)
 
 
@@ -181,12 +181,17 @@ def checked_session(resolver: aiohttp.abc.AbstractResolver | None = None) -> aio
     return aiohttp.ClientSession(connector=connector, trust_env=False)
 
 
-async def _read(reply: aiohttp.ClientResponse) -> bytes:
+async def read_body(reply: aiohttp.ClientResponse, *, most: int) -> bytes:
+    """An answer's body.
+
+    Raises:
+        ValueError: It has more than `most` bytes.
+    """
     body = bytearray()
     async for chunk in reply.content.iter_any():
         body += chunk
-        if len(body) > _MAX_ANSWER_BYTES:
-            raise ValueError(f"more than {_MAX_ANSWER_BYTES} bytes of answer")
+        if len(body) > most:
+            raise ValueError(f"more than {most} bytes of answer")
     return bytes(body)
 
 

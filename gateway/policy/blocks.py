@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from gateway.policy.draws import draw
 from gateway.policy.model import Control
 
+SWITCHBACK, REPLICA = "switchback", "replica"
+"""What speculated answers are compared with: plain blocks of the same backend, or another backend."""
+
 SPANS_A_SWITCH = "spans_a_switch"
 """Why a request is in neither arm: it was under way in both."""
 

@@ -15,6 +15,9 @@ from gateway.policy.overlays import Overlay, OverlayKind, Scope
 
 MAX_BYTES = 64 * 1024
 EVERYTHING = "all"
+SWITCH_ID = "switch"
+"""The id of kills that no store holds."""
+
 _SCOPES = ("tenant", "model", "backend")
 
 logger = logging.getLogger(__name__)
@@ -147,7 +150,7 @@ def _everything(where: str, why: str, at: float) -> Switched:
 
 def _kill(scope: Scope, where: str, reason: str, at: float) -> Overlay:
     return Overlay(
-        id="switch", kind=OverlayKind.KILL, scope=scope, author=where, reason=reason, created_at=at
+        id=SWITCH_ID, kind=OverlayKind.KILL, scope=scope, author=where, reason=reason, created_at=at
     )
 
 

@@ -11,7 +11,7 @@ from gateway.evidence.loop_costs import load_band
 from gateway.evidence.multiplier import Arm, Bucket, MultiplierBook, temperature_band
 from gateway.loop.counts import LoopCounts
 from gateway.loop.executor import NAME as GATEWAY_LOOP
-from gateway.policy.blocks import SPANS_A_SWITCH, Block, block_at, spans_a_switch
+from gateway.policy.blocks import REPLICA, SPANS_A_SWITCH, SWITCHBACK, Block, block_at, spans_a_switch
 from gateway.policy.model import Action, Control, Mode
 from gateway.proxy.exchange import Attempt, Exchange
 from gateway.proxy.relay import COMPLETED
@@ -159,7 +159,7 @@ class _Compared:
             return None
         return cls(
             arm=arm,
-            kind="switchback" if control.replica is None else "replica",
+            kind=SWITCHBACK if control.replica is None else REPLICA,
             backend=control.replica or attempt.backend.name,
             block=block_at(attempt.decided_at, control),
             control=control,
