@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
 
 from gateway.errors import FleetError, MalformedRequest
 from gateway.fleet.declared import NewBackend, declaration_of
 from gateway.fleet.model import Declaration
 from gateway.policy.load import revision_of
+from gateway.policy.model import no_look_alike
 from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
-from gateway.policy.yaml_tree import Block, Complaint, line_of, read_yaml
+from gateway.policy.yaml_tree import Block, Complaint, in_lines, line_of, read_yaml
 from gateway.settled import SettledFile, decoded, read_content
 
 _log = logging.getLogger(__name__)
@@ -39,11 +39,8 @@ class Fleet(BaseModel):
 
     @field_validator("version", mode="before")
     @classmethod
-    def _no_look_alike(cls, version: object) -> object:
-        # `true` and `1.0` equal 1 in Python, and only there.
-        if type(version) is not int:
-            raise PydanticCustomError("version", "1")
-        return version
+    def _one(cls, version: object) -> object:
+        return no_look_alike(version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +82,7 @@ def fleet_from(content: bytes, source: str, *, at: float) -> LoadedFleet:
     elif not complaints:
         complaints = [Complaint(1, _not_a_mapping(tree))]
     if complaints:
-        lines = (f"{source}:{complaint.line}: {complaint.text}" for complaint in sorted(set(complaints)))
-        raise FleetError("\n".join(lines))
+        raise FleetError(in_lines(complaints, source))
     return LoadedFleet(declarations=declarations, revision=revision_of(content), source=source, loaded_at=at)
 
 

@@ -15,7 +15,7 @@ from gateway import settled
 from gateway.errors import PolicyError
 from gateway.policy.model import Defaults, Policy
 from gateway.policy.refusals import MAX_SHOWN, Refusal, refusals, shown
-from gateway.policy.yaml_tree import Block, Complaint, Items, line_of, read_yaml
+from gateway.policy.yaml_tree import Block, Complaint, Items, in_lines, line_of, read_yaml
 
 MAX_POLICY_BYTES = settled.MAX_BYTES
 
@@ -105,8 +105,7 @@ def parse_policy(text: str, source: str) -> Policy:
     elif not complaints:
         complaints = [Complaint(1, _not_a_mapping(tree))]
     if policy is None or complaints:
-        lines = (f"{source}:{complaint.line}: {complaint.text}" for complaint in sorted(set(complaints)))
-        raise PolicyError("\n".join(lines))
+        raise PolicyError(in_lines(complaints, source))
     return policy
 
 

@@ -101,6 +101,13 @@ def _one_or_many(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
+def no_look_alike(version: object) -> object:
+    """A file format's version, 1: `true` and `1.0` equal it in Python, and only there."""
+    if type(version) is not int:
+        raise PydanticCustomError("version", "1")
+    return version
+
+
 def _not_left_empty(value: object) -> object:
     if value is None:
         raise PydanticCustomError("left_empty", "a value, or the key left out")
@@ -335,11 +342,8 @@ class Policy(_Strict):
 
     @field_validator("version", mode="before")
     @classmethod
-    def _no_look_alike(cls, version: object) -> object:
-        # `true` and `1.0` equal 1 in Python, and only there.
-        if type(version) is not int:
-            raise PydanticCustomError("version", "1")
-        return version
+    def _one(cls, version: object) -> object:
+        return no_look_alike(version)
 
     @cached_property
     def fallback(self) -> Rule:

@@ -266,3 +266,8 @@ def _context(error: MarkedYAMLError) -> str:
         return ""
     place = f" on line {error.context_mark.line + 1}" if error.context_mark else ""
     return f" ({error.context}{place})"
+
+
+def in_lines(complaints: Iterable[Complaint], source: str) -> str:
+    """One line for each different complaint, `source:line: ...`, in the order of the lines."""
+    return "\n".join(f"{source}:{complaint.line}: {complaint.text}" for complaint in sorted(set(complaints)))
